@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Running a plan in this process: memory to memory, files to files, and checking one against the
+ * other.
+ */
+#ifndef HEFT_EXEC_H
+#define HEFT_EXEC_H
+
+#include "heft/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/**
+ * Execute every piece of one rank: params[i] <- sources. Sources are contiguous tensors in plan
+ * order, parameters are contiguous in plan order (heft_plan_query_param), each 64-byte aligned for
+ * full speed. Work is ordered so that each source is read once, in address order. n_threads 0
+ * means 1. digests_out, if not NULL, receives heft_plan_get_n_params CRC-64 digests computed from
+ * the source side while copying (docs/formats/digest.md). Threads: any, on distinct parameters.
+ * Allocates: per call, bounded by the plan.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_exec_run(const heft_plan_t *plan, uint32_t rank_index,
+                                                     const void *const *sources,
+                                                     void *const *params, uint32_t n_threads,
+                                                     uint64_t *digests_out, heft_error_t *err);
+
+/** The digest of one contiguous parameter: CRC-64 over its bytes, position-dependent, linear. One
+ * pass, memory speed. */
+HEFT_API uint64_t heft_digest(const void *data, int64_t n_bytes);
+
+/** done of total bytes, for progress; return non-zero to cancel (HEFT_ERR_CANCELED). Called often,
+ * from one thread. */
+typedef int (*heft_progress_t)(void *arg, int64_t done_bytes, int64_t total_bytes);
+
+typedef struct heft_convert_opts {
+    size_t size;
+    int64_t max_shard_bytes;  /* 0: 5 GB */
+    heft_progress_t progress; /* NULL: none */
+    void *progress_arg;
+    uint32_t n_threads; /* 0: 1 */
+    uint8_t reverse;    /* 1: see heft_convert_reverse */
+    uint8_t reserved[3];
+} heft_convert_opts_t;
+#define HEFT_CONVERT_OPTS_INIT              \
+    {                                       \
+        .size = sizeof(heft_convert_opts_t) \
+    }
+
+/**
+ * Convert a checkpoint, group by group: writes one checkpoint folder for each rank of the plan
+ * ("dir" itself when the plan has one rank, else dir/rank-0, dir/rank-1, ...). Peak memory beyond
+ * page cache is bounded by one group. Nothing is left under a final name on failure.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_convert(const heft_plan_t *plan,
+                                                    const heft_checkpoint_t *source,
+                                                    const char *dir,
+                                                    const heft_convert_opts_t *opts,
+                                                    heft_error_t *err);
+
+/**
+ * Run a plan of copies backwards: from the checkpoints of all its ranks to the source checkpoint.
+ * Elements that the plan repeats are read from the first copy, and the others must agree; padding
+ * must hold the plan's constants. HEFT_ERR_UNSUPPORTED names the parameter whose pieces are no
+ * copies; HEFT_ERR_PROOF names a source element that the plan does not use; HEFT_ERR_MISMATCH names
+ * the first copy that disagrees.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_convert_reverse(const heft_plan_t *plan,
+                                                            const heft_checkpoint_t *const *ranks,
+                                                            uint32_t n_ranks, const char *dir,
+                                                            const heft_convert_opts_t *opts,
+                                                            heft_error_t *err);
+
+typedef struct heft_mismatch {
+    const char *param; /* borrowed from the plan; NULL when everything agrees */
+    uint32_t rank;
+    int32_t n_dims;
+    int64_t index[HEFT_MAX_DIMS]; /* of the first element that differs */
+    int64_t n_elems;              /* elements compared */
+    int64_t n_differ;             /* elements that differ, in all parameters */
+    uint32_t n_params;            /* parameters that differ */
+    const char *source;   /* expected source tensor, borrowed from the plan; NULL: a constant */
+    int64_t source_index; /* flat element index in it */
+    uint64_t expected_bits;
+    uint64_t actual_bits;
+} heft_mismatch_t;
+
+/**
+ * Compare a destination checkpoint with what the plan makes of the source, element by element, bit
+ * for bit. HEFT_ERR_MISMATCH with *mismatch_out filled for the first difference (parameter order);
+ * HEFT_OK fills the counts.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_verify(const heft_plan_t *plan, uint32_t rank_index,
+                                                   const heft_checkpoint_t *source,
+                                                   const heft_checkpoint_t *destination,
+                                                   heft_mismatch_t *mismatch_out,
+                                                   heft_error_t *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Everything public, in one include. */
+#ifndef HEFT_HEFT_H
+#define HEFT_HEFT_H
+
+#include "heft/bench.h"
+#include "heft/exec.h"
+#include "heft/model.h"
+#include "heft/plan.h"
+#include "heft/recipe.h"
+#include "heft/status.h"
+#include "heft/sync.h"
+#include "heft/tape.h"
+#include "heft/tensor.h"
+
+#endif

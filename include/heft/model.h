@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Manifests and checkpoints: what one side holds.
+ *
+ * A manifest lists tensors (name, dtype, shape) and attributes. A checkpoint is a safetensors file
+ * or folder: a manifest whose tensors have bytes.
+ */
+#ifndef HEFT_MODEL_H
+#define HEFT_MODEL_H
+
+#include "heft/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct heft_manifest heft_manifest_t;     /* immutable after heft_manifest_finish */
+typedef struct heft_checkpoint heft_checkpoint_t; /* immutable; data are mapped read-only */
+typedef struct heft_checkpoint_writer heft_checkpoint_writer_t; /* confined */
+
+typedef struct heft_tensor_info {
+    const char *name; /* borrowed from the manifest */
+    heft_dtype_t dtype;
+    heft_shape_t shape; /* logical */
+    int64_t n_elems;    /* logical elements */
+    int64_t n_bytes;
+} heft_tensor_info_t;
+
+/** An empty manifest to be filled. side: "source" or "destination". HEFT_ERR_NOMEM. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_create(const char *side,
+                                                            heft_manifest_t **manifest_out,
+                                                            heft_error_t *err);
+HEFT_API void heft_manifest_destroy(heft_manifest_t *manifest);
+/** Add a tensor. HEFT_ERR_EXISTS: duplicate name. HEFT_ERR_SHAPE, HEFT_ERR_OVERFLOW: impossible
+ * shape. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_add(heft_manifest_t *manifest,
+                                                         const char *name, heft_dtype_t dtype,
+                                                         const heft_shape_t *shape,
+                                                         heft_error_t *err);
+/** Set a string attribute of the whole manifest (framework, layout, ...); the same key again
+ * replaces. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_set_attr(heft_manifest_t *manifest,
+                                                              const char *key, const char *value,
+                                                              heft_error_t *err);
+/** Sort by name (bytewise), compute the digest, freeze. Adding afterwards is HEFT_ERR_STATE. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_finish(heft_manifest_t *manifest,
+                                                            heft_error_t *err);
+
+HEFT_API const char *heft_manifest_get_side(const heft_manifest_t *manifest);
+HEFT_API uint32_t heft_manifest_get_n_tensors(const heft_manifest_t *manifest);
+HEFT_API int64_t heft_manifest_get_n_bytes(const heft_manifest_t *manifest);
+/** The value of an attribute, or NULL. */
+HEFT_API const char *heft_manifest_get_attr(const heft_manifest_t *manifest, const char *key);
+/** 64 hex digits over side, names, dtypes, shapes and attributes. Valid after finish. */
+HEFT_API const char *heft_manifest_get_digest(const heft_manifest_t *manifest);
+/** Tensor i in bytewise name order (after finish). HEFT_ERR_NOT_FOUND. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_query(const heft_manifest_t *manifest,
+                                                           uint32_t i, heft_tensor_info_t *info_out,
+                                                           heft_error_t *err);
+/** Index of a name; HEFT_ERR_NOT_FOUND names the nearest. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_find(const heft_manifest_t *manifest,
+                                                          const char *name, uint32_t *index_out,
+                                                          heft_error_t *err);
+
+/** Read or write the JSON form (docs/formats/manifest.md). text need not be NUL-terminated; the
+ * string written is owned by the caller and freed with heft_string_free. Unknown keys, wrong types,
+ * duplicates: HEFT_ERR_FORMAT with the key. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_decode(const char *text, size_t n,
+                                                            heft_manifest_t **manifest_out,
+                                                            heft_error_t *err);
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_encode(const heft_manifest_t *manifest,
+                                                            char **text_out, heft_error_t *err);
+HEFT_API void heft_string_free(char *text);
+
+/**
+ * Open a safetensors file, or a folder with model.safetensors.index.json, or a folder with exactly
+ * one .safetensors file. Headers are checked strictly; data are mapped, not read. side goes into
+ * the manifest. HEFT_ERR_IO, HEFT_ERR_FORMAT (with the file, the tensor and the byte offset),
+ * HEFT_ERR_NOT_FOUND.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_checkpoint_open(const char *path, const char *side,
+                                                            heft_checkpoint_t **checkpoint_out,
+                                                            heft_error_t *err);
+HEFT_API void heft_checkpoint_close(heft_checkpoint_t *checkpoint);
+/** The manifest, borrowed. */
+HEFT_API const heft_manifest_t *heft_checkpoint_get_manifest(const heft_checkpoint_t *checkpoint);
+/** Bytes of tensor i of the manifest (n_bytes of them), borrowed; never NULL for a valid i, also
+ * when n_bytes is 0. */
+HEFT_API const void *heft_checkpoint_get_data(const heft_checkpoint_t *checkpoint, uint32_t i);
+/** Tell the system that tensor i's pages are not needed again (they can be read again at a cost).
+ */
+HEFT_API void heft_checkpoint_release(const heft_checkpoint_t *checkpoint, uint32_t i);
+
+/**
+ * Start writing a checkpoint folder: every tensor of the manifest, in shards of at most
+ * max_shard_bytes (0: 5 GB; a larger tensor gets a shard of its own). Nothing exists under the
+ * final names until commit: shards are written under temporary names in the folder, renamed on
+ * commit, the index last (one shard: "model.safetensors", no index). The folder is created if it
+ * does not exist; HEFT_ERR_EXISTS if it holds a checkpoint already.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_checkpoint_writer_create(
+    const char *dir, const heft_manifest_t *manifest, int64_t max_shard_bytes,
+    heft_checkpoint_writer_t **writer_out, heft_error_t *err);
+/**
+ * Memory for tensor i, n_bytes writable bytes in the mapped output file, at least 64-byte aligned,
+ * filled with zeros; space on disk has been reserved, so that a full disk is found here
+ * (HEFT_ERR_NOSPACE) and not as a signal later.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_checkpoint_writer_map(heft_checkpoint_writer_t *writer,
+                                                                  uint32_t i, void **data_out,
+                                                                  heft_error_t *err);
+/** Tensor i is complete: flush it and drop its pages from memory. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_checkpoint_writer_done(heft_checkpoint_writer_t *writer,
+                                                                   uint32_t i, heft_error_t *err);
+/** Sync and rename everything into place. HEFT_ERR_STATE when a tensor was never done (it is
+ * named). */
+HEFT_API HEFT_MUST_CHECK heft_status_t
+heft_checkpoint_writer_commit(heft_checkpoint_writer_t *writer, heft_error_t *err);
+/** Frees the writer; without a commit before, removes everything it wrote. */
+HEFT_API void heft_checkpoint_writer_destroy(heft_checkpoint_writer_t *writer);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

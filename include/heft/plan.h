@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Plans: folded, proven, immutable.
+ *
+ * A plan is built from one tape for each destination rank. Each tape is folded to pieces that run
+ * straight from source tensors to parameters; the pieces of each rank are proven to cover every
+ * element of every parameter exactly once, and all ranks together to use every source element. What
+ * the proof finds is kept in a report, by name and index range.
+ */
+#ifndef HEFT_PLAN_H
+#define HEFT_PLAN_H
+
+#include "heft/recipe.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct heft_plan heft_plan_t;     /* immutable: share freely */
+typedef struct heft_report heft_report_t; /* immutable */
+
+typedef enum heft_finding_kind {
+    HEFT_FINDING_UNCOVERED = 1, /* parameter elements nothing writes */
+    HEFT_FINDING_OVERWRITTEN =
+        2, /* parameter elements written twice from different sources; the later write wins */
+    HEFT_FINDING_CONSTANT = 3, /* parameter elements covered by a constant only (padding): a note */
+    HEFT_FINDING_UNUSED = 4,   /* source elements no parameter needs */
+    HEFT_FINDING_EXCEPTION = 5, /* an exception that matched: a note with its reason */
+    HEFT_FINDING_STALE = 6,     /* an exception that matches nothing */
+    HEFT_FINDING_EMPTY = 7,     /* the plan moves zero bytes, or a side is empty */
+    HEFT_FINDING_OPAQUE = 8,    /* a group delivered through the engine's loader: a note */
+    HEFT_FINDING_OVERLAP = 9,   /* two final pieces write one element: a broken plan */
+    HEFT_FINDING_NAME = 10      /* a name on one side only */
+} heft_finding_kind_t;
+
+typedef struct heft_finding {
+    heft_finding_kind_t kind;
+    int32_t is_error; /* 1: refuses the plan; 0: a note */
+    int32_t rank;     /* destination rank, -1 for the source side */
+    const char *name; /* parameter or source tensor, or the exception's pattern */
+    int64_t n_elems;  /* elements concerned, in all */
+    /* first region concerned, as a box of indices: [begin, end) per dimension of the tensor */
+    int32_t n_dims;
+    int32_t n_regions; /* boxes in all; the first is given */
+    int64_t begin[HEFT_MAX_DIMS];
+    int64_t end[HEFT_MAX_DIMS];
+    const char *text; /* one line for people; names the thing, the range, and the nearest name where
+                         that helps */
+} heft_finding_t;
+
+/* One folded copy: for every index i in extents, dst[i] = program(src_0[i], ..). */
+typedef struct heft_piece {
+    uint32_t param;  /* parameter index within the rank */
+    uint32_t group;  /* group index within the plan */
+    int32_t rank;    /* dimensions: dst.rank == each src.rank */
+    uint32_t n_srcs; /* 0: constant */
+    uint32_t n_ops;  /* 0: plain copy of one source, same dtype */
+    int64_t extent[HEFT_MAX_DIMS];
+    int64_t dst_offset; /* elements from the start of the parameter */
+    int64_t dst_stride[HEFT_MAX_DIMS];
+    const struct heft_piece_src *srcs; /* n_srcs of them */
+    const heft_op_t *ops;
+} heft_piece_t;
+
+typedef struct heft_piece_src {
+    uint32_t source; /* source index within the plan */
+    uint32_t reserved;
+    int64_t offset; /* elements from the start of the source tensor */
+    int64_t stride[HEFT_MAX_DIMS];
+} heft_piece_src_t;
+
+typedef struct heft_plan_opts {
+    size_t size;
+    const heft_exception_t *exceptions; /* borrowed until return */
+    uint32_t n_exceptions;
+    uint32_t max_pieces_per_param; /* 0: 1 << 16 */
+    uint8_t partial; /* 1: not all destination ranks are here, so unused sources are no error */
+    uint8_t reserved[7];
+} heft_plan_opts_t;
+#define HEFT_PLAN_OPTS_INIT              \
+    {                                    \
+        .size = sizeof(heft_plan_opts_t) \
+    }
+
+/**
+ * Fold, prove, group. tapes[r] is the tape of destination rank first_rank + r; borrowed until
+ * return. All tapes must agree on the sources they share. On HEFT_ERR_PROOF there is no plan, but
+ * *report_out says everything that is wrong; it is given on success as well. report_out may be
+ * NULL.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_plan_create(const heft_tape_t *const *tapes,
+                                                        uint32_t n_tapes, uint32_t first_rank,
+                                                        const heft_plan_opts_t *opts,
+                                                        heft_plan_t **plan_out,
+                                                        heft_report_t **report_out,
+                                                        heft_error_t *err);
+HEFT_API void heft_plan_destroy(heft_plan_t *plan);
+
+HEFT_API void heft_report_destroy(heft_report_t *report);
+HEFT_API uint32_t heft_report_get_n_findings(const heft_report_t *report);
+HEFT_API uint32_t heft_report_get_n_errors(const heft_report_t *report);
+HEFT_API const heft_finding_t *heft_report_get_finding(const heft_report_t *report, uint32_t i);
+
+typedef struct heft_plan_info {
+    uint32_t n_ranks;
+    uint32_t first_rank;
+    uint32_t n_sources;
+    uint32_t n_groups;
+    uint64_t n_pieces;
+    int64_t n_bytes;          /* bytes written to parameters, constants excluded */
+    int64_t n_constant_bytes; /* bytes of constants */
+    const char *digest;       /* 64 hex digits, over sources, parameters, pieces and groups */
+} heft_plan_info_t;
+
+HEFT_API void heft_plan_query(const heft_plan_t *plan, heft_plan_info_t *info_out);
+HEFT_API uint32_t heft_plan_get_n_params(const heft_plan_t *plan, uint32_t rank_index);
+/** Parameter i of a rank (by index from 0), in bytewise name order. Logical shape is the storage
+ * shape here. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_plan_query_param(const heft_plan_t *plan,
+                                                             uint32_t rank_index, uint32_t i,
+                                                             heft_tensor_info_t *info_out,
+                                                             heft_error_t *err);
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_plan_query_source(const heft_plan_t *plan, uint32_t i,
+                                                              heft_tensor_info_t *info_out,
+                                                              heft_error_t *err);
+/** All pieces of a rank, ordered by parameter, then destination offset; borrowed. */
+HEFT_API const heft_piece_t *heft_plan_get_pieces(const heft_plan_t *plan, uint32_t rank_index,
+                                                  uint64_t *n_out);
+/** The pieces of one parameter. */
+HEFT_API const heft_piece_t *heft_plan_get_param_pieces(const heft_plan_t *plan,
+                                                        uint32_t rank_index, uint32_t param,
+                                                        uint64_t *n_out);
+/** Where the rule that made a piece stands ("recipe:line"), or "". */
+HEFT_API const char *heft_plan_get_piece_note(const heft_plan_t *plan, const heft_piece_t *piece);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

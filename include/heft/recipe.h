@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Recipes: index-notation rules that map source tensors to parameters (docs/formats/recipe.md).
+ *
+ * A recipe describes one destination rank at a time; `ranks N as r` says how many there are and
+ * binds r.
+ */
+#ifndef HEFT_RECIPE_H
+#define HEFT_RECIPE_H
+
+#include "heft/model.h"
+#include "heft/tape.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct heft_recipe heft_recipe_t;     /* immutable */
+typedef struct heft_bindings heft_bindings_t; /* confined: values for `let` names and config.* */
+
+/** Parse a recipe. name is used in messages ("name:line:column: ..."). HEFT_ERR_SYNTAX,
+ * HEFT_ERR_NOMEM. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_recipe_parse(const char *name, const char *text,
+                                                         size_t n, heft_recipe_t **recipe_out,
+                                                         heft_error_t *err);
+/**
+ * Load a recipe from a file, or by the bare name of a shipped one ("hf-to-engine-dense"): looked up
+ * in $HEFT_RECIPES and then in the install and source folders. HEFT_ERR_NOT_FOUND lists the names
+ * there are.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_recipe_load(const char *name_or_path,
+                                                        heft_recipe_t **recipe_out,
+                                                        heft_error_t *err);
+HEFT_API void heft_recipe_destroy(heft_recipe_t *recipe);
+/** The text as parsed (NUL-terminated) and its name; borrowed. */
+HEFT_API const char *heft_recipe_get_text(const heft_recipe_t *recipe);
+HEFT_API const char *heft_recipe_get_name(const heft_recipe_t *recipe);
+
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_bindings_create(heft_bindings_t **bindings_out,
+                                                            heft_error_t *err);
+HEFT_API void heft_bindings_destroy(heft_bindings_t *bindings);
+/** Override `let name`; value is an integer, true/false, or a word. Last one wins. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_bindings_set(heft_bindings_t *bindings,
+                                                         const char *name, const char *value,
+                                                         heft_error_t *err);
+/** Take config.KEY values (nested keys by dots) from a JSON object. HEFT_ERR_FORMAT. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_bindings_set_config(heft_bindings_t *bindings,
+                                                                const char *json, size_t n,
+                                                                heft_error_t *err);
+/** The same from a file, such as a model's config.json. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_bindings_load_config(heft_bindings_t *bindings,
+                                                                 const char *path,
+                                                                 heft_error_t *err);
+/** JSON text {"let": {...}, "config": {...}} and back; the string is freed with heft_string_free.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_bindings_encode(const heft_bindings_t *bindings,
+                                                            char **text_out, heft_error_t *err);
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_bindings_decode(const char *text, size_t n,
+                                                            heft_bindings_t **bindings_out,
+                                                            heft_error_t *err);
+
+/** How many destination ranks the recipe describes under these bindings (1 without a `ranks`
+ * statement). */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_recipe_count_ranks(const heft_recipe_t *recipe,
+                                                               const heft_bindings_t *bindings,
+                                                               uint32_t *n_ranks_out,
+                                                               heft_error_t *err);
+
+/**
+ * Emit the tape of one destination rank. Sources are the tensors of `source`; every one of them is
+ * added as a buffer, used or not, except those that an `ignore` matches. Parameters are synthesised
+ * from the rules; with a destination manifest (may be NULL) they must equal it both ways: names,
+ * shapes, dtypes. Errors carry "name:line:column". A rule that matches nothing is refused unless it
+ * is `optional`, an `ignore` likewise. HEFT_ERR_ARGUMENT: bindings that the recipe does not
+ * declare, missing ones, wrong types. HEFT_ERR_NAME, HEFT_ERR_SHAPE: what does not fit.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t
+heft_recipe_compile(const heft_recipe_t *recipe, const heft_bindings_t *bindings, uint32_t rank,
+                    const heft_manifest_t *source, const heft_manifest_t *destination,
+                    heft_tape_t **tape_out, heft_error_t *err);
+
+/** Exceptions a recipe or a contract lists, each with its reason; see plan.h. */
+typedef enum heft_exception_kind {
+    HEFT_EXCEPTION_UNUSED = 1,    /* source tensor that no parameter needs (`ignore`) */
+    HEFT_EXCEPTION_UNTOUCHED = 2, /* parameter that a round leaves alone */
+    HEFT_EXCEPTION_DERIVED = 3,   /* parameter computed by the engine from others */
+    HEFT_EXCEPTION_FROZEN = 4,    /* parameter of a model that never changes */
+    HEFT_EXCEPTION_ELSEWHERE = 5, /* source that another destination rank owns */
+    HEFT_EXCEPTION_EQUAL = 6      /* parameter written twice with values that must agree */
+} heft_exception_kind_t;
+
+typedef struct heft_exception {
+    heft_exception_kind_t kind;
+    const char *pattern; /* whole-token name pattern: `*` any number of tokens */
+    const char *reason;  /* never empty */
+    const char *where;   /* "recipe:line:column", or "" */
+} heft_exception_t;
+
+/** The exceptions a recipe states, in order; borrowed. */
+HEFT_API uint32_t heft_recipe_get_n_exceptions(const heft_recipe_t *recipe);
+HEFT_API const heft_exception_t *heft_recipe_get_exception(const heft_recipe_t *recipe, uint32_t i);
+
+/** 1 if a dot-separated name matches a whole-token pattern (`*`: any number of whole tokens, also
+ * none). */
+HEFT_API int heft_name_matches(const char *pattern, const char *name);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

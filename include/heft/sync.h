@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rounds: coordinator, publisher (source rank) and subscriber (destination rank).
+ *
+ * The coordinator is an HTTP/JSON service that referees rounds and never carries weight bytes.
+ * Members pull their orders from it. A push brings every registered destination to one version, or
+ * leaves the old one live everywhere.
+ */
+#ifndef HEFT_SYNC_H
+#define HEFT_SYNC_H
+
+#include "heft/exec.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct heft_coordinator heft_coordinator_t; /* locked */
+typedef struct heft_publisher heft_publisher_t;     /* confined */
+typedef struct heft_subscriber
+    heft_subscriber_t; /* confined, except where a function says otherwise */
+
+/* ---- coordinator ---- */
+
+typedef struct heft_coordinator_opts {
+    size_t size;
+    const char *address; /* NULL: "127.0.0.1" */
+    uint16_t port;       /* 0: from the kernel */
+    uint16_t reserved[3];
+    const char
+        *state_file; /* NULL: epoch, sequence, decision and committed version live in memory only */
+    /* Deadlines of phases in milliseconds; 0: the default of docs/guide/rounds.md. */
+    uint32_t preflight_ms, prepare_ms, stage_ms, verify_ms, pause_ms, decide_ms, flip_ms, resume_ms,
+        release_ms, abort_ms, contact_ms, poll_ms;
+} heft_coordinator_opts_t;
+#define HEFT_COORDINATOR_OPTS_INIT              \
+    {                                           \
+        .size = sizeof(heft_coordinator_opts_t) \
+    }
+
+/** Start serving on a thread of its own. HEFT_ERR_IO when the address cannot be bound (the message
+ * names it). */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_coordinator_start(const heft_coordinator_opts_t *opts,
+                                                              heft_coordinator_t **coordinator_out,
+                                                              heft_error_t *err);
+/** "http://127.0.0.1:PORT", borrowed. */
+HEFT_API const char *heft_coordinator_get_url(const heft_coordinator_t *coordinator);
+/** Stop: answers what is in progress, then closes. Members see connection errors and keep their
+ * live version. */
+HEFT_API void heft_coordinator_stop(heft_coordinator_t *coordinator);
+
+/* ---- publisher ---- */
+
+typedef struct heft_publisher_opts {
+    size_t size;
+    const char *url; /* coordinator */
+    const char *job; /* NULL: "heft" */
+    uint32_t replica;
+    uint32_t rank;
+    uint32_t n_threads;   /* 0: 1: copying threads */
+    uint32_t deadline_ms; /* 0: 30 s: every call to the coordinator */
+} heft_publisher_opts_t;
+#define HEFT_PUBLISHER_OPTS_INIT              \
+    {                                         \
+        .size = sizeof(heft_publisher_opts_t) \
+    }
+
+/**
+ * Register a source rank. manifest: what it holds; borrowed until destroy. data[i]: bytes of tensor
+ * i (contiguous), kept valid and unchanged during pushes. HEFT_ERR_PEER when the coordinator cannot
+ * be reached within the deadline.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_publisher_create(const heft_publisher_opts_t *opts,
+                                                             const heft_manifest_t *manifest,
+                                                             const void *const *data,
+                                                             heft_publisher_t **publisher_out,
+                                                             heft_error_t *err);
+/** Leave and free. */
+HEFT_API void heft_publisher_destroy(heft_publisher_t *publisher);
+
+typedef struct heft_push_result {
+    int64_t version; /* asked for */
+    int64_t round_epoch, round_seq;
+    uint32_t n_destinations;
+    uint32_t n_pieces;
+    int64_t n_bytes;   /* payload bytes moved to all destinations */
+    double transfer_s; /* stage phase: sending */
+    double verify_s;
+    double pause_s; /* pause to resume, the longest member */
+    double total_s;
+    char state[24]; /* "committed", "aborted", ... */
+} heft_push_result_t;
+
+/**
+ * Start a round for `version` and take part in it until it ends. Blocks, bounded by the
+ * coordinator's phase deadlines. HEFT_OK only if committed. Otherwise the status and the message
+ * say phase, member and cause: HEFT_ERR_VERSION (not newer), HEFT_ERR_BUSY (a round is in flight),
+ * HEFT_ERR_PROOF / NAME / SHAPE (preflight), HEFT_ERR_PEER (a member died), HEFT_ERR_TIMEOUT,
+ * HEFT_ERR_DIGEST. result_out may be NULL and is filled as far as the round got.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_publisher_push(heft_publisher_t *publisher,
+                                                           int64_t version,
+                                                           heft_push_result_t *result_out,
+                                                           heft_error_t *err);
+
+/* ---- subscriber ---- */
+
+/* Hooks run on the thread that calls heft_subscriber_poll. A hook that fails returns non-zero.
+ * NULL: nothing to do. */
+typedef struct heft_hooks {
+    size_t size;
+    void *arg;
+    int (*pause)(void *arg); /* stop admission, drain: nobody reads parameters after this */
+    int (*flipped)(void *arg,
+                   int64_t version); /* live bytes are `version`: refresh what depends on them */
+    int (*resume)(void *arg,
+                  int64_t version); /* serve `version` (0: none yet, stay out of service) */
+} heft_hooks_t;
+#define HEFT_HOOKS_INIT              \
+    {                                \
+        .size = sizeof(heft_hooks_t) \
+    }
+
+typedef struct heft_subscriber_opts {
+    size_t size;
+    const char *url;
+    const char *job; /* NULL: "heft" */
+    uint32_t replica;
+    uint32_t rank;             /* destination rank: the rank of the recipe */
+    uint32_t n_threads;        /* 0: 1 */
+    uint32_t deadline_ms;      /* 0: 30 s */
+    const heft_hooks_t *hooks; /* borrowed until destroy */
+} heft_subscriber_opts_t;
+#define HEFT_SUBSCRIBER_OPTS_INIT              \
+    {                                          \
+        .size = sizeof(heft_subscriber_opts_t) \
+    }
+
+/**
+ * Register a destination rank. recipe and bindings say how parameters come from source tensors;
+ * manifest lists the parameters; params[i] is the live memory of parameter i (contiguous, 64-byte
+ * aligned), written only inside a flip. All borrowed until destroy. Staging memory is allocated and
+ * prefaulted here.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t
+heft_subscriber_create(const heft_subscriber_opts_t *opts, const heft_recipe_t *recipe,
+                       const heft_bindings_t *bindings, const heft_manifest_t *manifest,
+                       void *const *params, heft_subscriber_t **subscriber_out, heft_error_t *err);
+HEFT_API void heft_subscriber_destroy(heft_subscriber_t *subscriber);
+
+/**
+ * Report to the coordinator, take the next order and carry it out; returns after one exchange or
+ * timeout_ms. Call it in a loop. HEFT_OK also when nothing happened. HEFT_ERR_PEER: the coordinator
+ * cannot be reached now (call again: the live version stays). HEFT_ERR_POISONED: see
+ * docs/guide/rounds.md.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_subscriber_poll(heft_subscriber_t *subscriber,
+                                                            uint32_t timeout_ms, heft_error_t *err);
+/** The version the parameters hold; 0: none committed yet. Threads: any. */
+HEFT_API int64_t heft_subscriber_get_version(const heft_subscriber_t *subscriber);
+/** 1 while the engine may serve. Threads: any. */
+HEFT_API int heft_subscriber_is_serving(const heft_subscriber_t *subscriber);
+
+/* ---- clients of the coordinator ---- */
+
+/** GET path ("/v1/status") and return the JSON text; freed with heft_string_free. HEFT_ERR_PEER,
+ * HEFT_ERR_TIMEOUT. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_client_get(const char *url, const char *path,
+                                                       uint32_t deadline_ms, char **json_out,
+                                                       heft_error_t *err);
+/** POST a JSON text (may be NULL) and return the reply's. A 4xx or 5xx reply gives its status and
+ * its message. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_client_post(const char *url, const char *path,
+                                                        const char *json, uint32_t deadline_ms,
+                                                        char **json_out, heft_error_t *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

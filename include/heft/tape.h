@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The tape: buffers and an ordered list of writes. It records what a loader or a recipe does to one
+ * destination rank.
+ *
+ * Buffers are sources (global source tensors), parameters (what the destination keeps, in the
+ * rank's local shape) and temporaries. Every write goes to an injective view (no element twice)
+ * inside its buffer. Later writes win.
+ *
+ * Threads: a tape is confined while it is built; a finished tape (heft_tape_finish) is immutable.
+ */
+#ifndef HEFT_TAPE_H
+#define HEFT_TAPE_H
+
+#include "heft/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct heft_tape heft_tape_t;
+
+typedef enum heft_buffer_kind {
+    HEFT_BUFFER_SOURCE = 1,
+    HEFT_BUFFER_PARAM = 2,
+    HEFT_BUFFER_TEMP = 3
+} heft_buffer_kind_t;
+
+typedef struct heft_buffer_info {
+    const char *name; /* borrowed from the tape; a temporary may have "" */
+    heft_buffer_kind_t kind;
+    heft_dtype_t dtype;
+    heft_shape_t shape; /* storage shape: packed dtypes count bytes in the last extent */
+    int64_t n_elems;    /* storage units */
+} heft_buffer_info_t;
+
+/*
+ * Element-wise programs, in postfix order over a small stack. LOAD pushes one element of source
+ * view `arg` as it is. Arithmetic runs in `dtype` (f32 or f64; for f16 and bf16: computed in f32,
+ * rounded to dtype after every op, and the immediate is rounded to dtype first): operands are
+ * converted to it, the result has it. CAST rounds to nearest even; NaN stays NaN; float to f8_e4m3
+ * and f8_e5m2 saturates. Integers cast among themselves by truncation of bits.
+ */
+typedef enum heft_op_code {
+    HEFT_OP_LOAD = 1,  /* push source[arg] */
+    HEFT_OP_CONST = 2, /* push imm as dtype; imm_bits holds the exact bit pattern of one element */
+    HEFT_OP_CAST = 3,  /* top -> dtype */
+    HEFT_OP_ADD_IMM = 4, /* top + imm */
+    HEFT_OP_MUL_IMM = 5, /* top * imm */
+    HEFT_OP_DIV_IMM = 6, /* top / imm */
+    HEFT_OP_NEG_EXP = 7, /* -exp(top) */
+    HEFT_OP_MUL = 8      /* pop b, pop a, push a * b */
+} heft_op_code_t;
+
+typedef struct heft_op {
+    uint8_t code;  /* heft_op_code_t */
+    uint8_t dtype; /* heft_dtype_t: result (CONST, CAST) or arithmetic dtype */
+    uint16_t arg;  /* LOAD: index of the source view */
+    uint32_t reserved;
+    double imm;        /* ADD_IMM, MUL_IMM, DIV_IMM */
+    uint64_t imm_bits; /* CONST: bits of the element, little-endian in the low bytes */
+} heft_op_t;
+
+#define HEFT_MAX_OPS 16
+#define HEFT_MAX_SOURCES 4
+
+typedef enum heft_write_kind {
+    HEFT_WRITE_COPY = 1, /* one source of the same dtype, or a cast where dtypes differ */
+    HEFT_WRITE_FILL = 2,
+    HEFT_WRITE_MAP = 3,
+    HEFT_WRITE_OPAQUE = 4
+} heft_write_kind_t;
+
+/** An empty tape. HEFT_ERR_NOMEM. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_create(heft_tape_t **tape_out, heft_error_t *err);
+HEFT_API void heft_tape_destroy(heft_tape_t *tape);
+
+/**
+ * Add a buffer. shape is the logical shape; packed dtypes are converted to storage units. name is
+ * copied; it must be non-empty and unique among sources and among parameters, and is free for
+ * temporaries. HEFT_ERR_EXISTS for a duplicate.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_add_buffer(
+    heft_tape_t *tape, heft_buffer_kind_t kind, const char *name, heft_dtype_t dtype,
+    const heft_shape_t *shape, uint32_t *buffer_out, heft_error_t *err);
+
+/**
+ * Record `dst <- src`. Extents must be equal. dst must be a parameter or a temporary and injective;
+ * src may broadcast. Where dtypes differ the copy is a cast (CAST op). note (may be NULL) says
+ * where the write comes from, for messages, such as "hf-to-engine.heft:12". HEFT_ERR_ARGUMENT: view
+ * outside its buffer, extents differ, dst is a source, dst not injective.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_copy(heft_tape_t *tape, const heft_view_t *dst,
+                                                      const heft_view_t *src, const char *note,
+                                                      heft_error_t *err);
+
+/** Record `dst <- constant`. bits: the element's bit pattern in dst's dtype, little-endian in the
+ * low bytes. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_fill(heft_tape_t *tape, const heft_view_t *dst,
+                                                      uint64_t bits, const char *note,
+                                                      heft_error_t *err);
+
+/**
+ * Record `dst <- program(sources)`, element by element. All views have dst's extents; dst may also
+ * be a source (in place). The program must leave exactly one value; it is cast to dst's dtype if
+ * its dtype differs. HEFT_ERR_LIMIT: more than HEFT_MAX_SOURCES views or HEFT_MAX_OPS operations.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_map(heft_tape_t *tape, const heft_view_t *dst,
+                                                     const heft_view_t *srcs, uint32_t n_srcs,
+                                                     const heft_op_t *ops, uint32_t n_ops,
+                                                     const char *note, heft_error_t *err);
+
+/** Record a write heft cannot express: op names it; it reads srcs and writes dsts as a whole. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_opaque(heft_tape_t *tape, const char *op,
+                                                        const heft_view_t *dsts, uint32_t n_dsts,
+                                                        const heft_view_t *srcs, uint32_t n_srcs,
+                                                        const char *note, heft_error_t *err);
+
+HEFT_API uint32_t heft_tape_get_n_buffers(const heft_tape_t *tape);
+HEFT_API uint32_t heft_tape_get_n_writes(const heft_tape_t *tape);
+/** Buffer by id; HEFT_ERR_NOT_FOUND. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_query_buffer(const heft_tape_t *tape,
+                                                              uint32_t buffer,
+                                                              heft_buffer_info_t *info_out,
+                                                              heft_error_t *err);
+/** The source or parameter with this name; HEFT_ERR_NOT_FOUND. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_find_buffer(const heft_tape_t *tape,
+                                                             heft_buffer_kind_t kind,
+                                                             const char *name, uint32_t *buffer_out,
+                                                             heft_error_t *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

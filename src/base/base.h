@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Base: what every part stands on. Errors, checked arithmetic, the counted allocator, arenas,
+ * clock, logging, SHA-256, growable text. Depends on libc alone (report.c of other parts may use
+ * jansson; this part does not).
+ */
+#ifndef HEFT_BASE_H
+#define HEFT_BASE_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "heft/status.h"
+
+/* ---- errors ---- */
+
+/* Fill err (NULL is fine) and return status, so that a failure is one line: return
+ * heft__error_set(err, ...). */
+heft_status_t heft__error_set(heft_error_t *err, heft_status_t status, const char *fmt, ...)
+    HEFT_PRINTF(3, 4);
+
+/* The same with errno's number and its text appended. */
+heft_status_t heft__error_set_sys(heft_error_t *err, heft_status_t status, int sys_errno,
+                                  const char *fmt, ...) HEFT_PRINTF(4, 5);
+
+/* The usual out-of-memory error. */
+heft_status_t heft__error_nomem(heft_error_t *err, size_t bytes);
+
+/* Reset to "no error". */
+void heft__error_reset(heft_error_t *err);
+
+/* A broken invariant of our own: aborts in debug builds; in release builds the caller returns this
+ * status. */
+heft_status_t heft__bug(heft_error_t *err, const char *file, int line, const char *what);
+#define HEFT_BUG(err, what) heft__bug((err), __FILE__, __LINE__, (what))
+
+/* ---- checked arithmetic: false on overflow, *out untouched then ---- */
+
+static inline bool heft__add(int64_t a, int64_t b, int64_t *out)
+{
+    int64_t r;
+    if (__builtin_add_overflow(a, b, &r)) {
+        return false;
+    }
+    *out = r;
+    return true;
+}
+
+static inline bool heft__sub(int64_t a, int64_t b, int64_t *out)
+{
+    int64_t r;
+    if (__builtin_sub_overflow(a, b, &r)) {
+        return false;
+    }
+    *out = r;
+    return true;
+}
+
+static inline bool heft__mul(int64_t a, int64_t b, int64_t *out)
+{
+    int64_t r;
+    if (__builtin_mul_overflow(a, b, &r)) {
+        return false;
+    }
+    *out = r;
+    return true;
+}
+
+static inline bool heft__size_add(size_t a, size_t b, size_t *out)
+{
+    size_t r;
+    if (__builtin_add_overflow(a, b, &r)) {
+        return false;
+    }
+    *out = r;
+    return true;
+}
+
+static inline bool heft__size_mul(size_t a, size_t b, size_t *out)
+{
+    size_t r;
+    if (__builtin_mul_overflow(a, b, &r)) {
+        return false;
+    }
+    *out = r;
+    return true;
+}
+
+static inline int64_t heft__min_i64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t heft__max_i64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* ---- allocation: counted, and every one can be made to fail ---- */
+
+void *heft__malloc(size_t bytes);
+void *heft__calloc(size_t count, size_t bytes);
+void *heft__realloc(void *ptr, size_t bytes);
+void heft__free(void *ptr);
+char *heft__strdup(const char *text);
+char *heft__strndup(const char *text, size_t n);
+
+/* Make sure a growable array holds `need` items: *items and *cap are updated only on success.
+ * item_bytes > 0. */
+bool heft__grow(void **items, size_t *cap, size_t need, size_t item_bytes);
+
+/* Test seam: the k-th allocation from now (0 = the next) returns NULL, once; a negative k turns it
+ * off. Per thread. */
+void heft__alloc_fail_at(long k);
+/* Allocations that are alive in the process, their bytes, and how many were ever made. */
+int64_t heft__alloc_live(void);
+int64_t heft__alloc_live_bytes(void);
+int64_t heft__alloc_total(void);
+
+/* ---- arena: bump allocation in blocks, freed together ---- */
+
+typedef struct heft__arena_block heft__arena_block_t;
+typedef struct heft__arena {
+    heft__arena_block_t *head;
+    size_t block_bytes; /* size of the next block */
+    size_t used_bytes;  /* handed out, alignment included */
+} heft__arena_t;
+
+void heft__arena_init(heft__arena_t *arena, size_t block_bytes);
+void heft__arena_fini(heft__arena_t *arena);
+/* 16-byte aligned, not zeroed; NULL when out of memory. bytes == 0 gives a valid unique pointer. */
+void *heft__arena_alloc(heft__arena_t *arena, size_t bytes);
+void *heft__arena_calloc(heft__arena_t *arena, size_t count, size_t bytes);
+char *heft__arena_strndup(heft__arena_t *arena, const char *text, size_t n);
+
+/* ---- text: a growable, always NUL-terminated string; a failed append is remembered (`failed`)
+ * ---- */
+
+typedef struct heft__text {
+    char *data; /* never NULL after init: points to "" until something is appended */
+    size_t len;
+    size_t cap;
+    bool failed;
+} heft__text_t;
+
+void heft__text_init(heft__text_t *text);
+void heft__text_fini(heft__text_t *text);
+void heft__text_reset(heft__text_t *text);
+void heft__text_put(heft__text_t *text, const char *s);
+void heft__text_put_n(heft__text_t *text, const char *s, size_t n);
+void heft__text_printf(heft__text_t *text, const char *fmt, ...) HEFT_PRINTF(2, 3);
+/* The string, owned by the caller (heft__free); text is empty afterwards. NULL if any append
+ * failed. */
+char *heft__text_take(heft__text_t *text);
+
+/* ---- name table: open-addressing map from bytes to a uint32 value; keys are borrowed ---- */
+
+typedef struct heft__map_slot {
+    const char *key; /* NULL: empty */
+    uint32_t key_len;
+    uint32_t value;
+    uint64_t hash;
+} heft__map_slot_t;
+
+typedef struct heft__map {
+    heft__map_slot_t *slots;
+    size_t n_slots; /* a power of two, or 0 */
+    size_t n_used;
+} heft__map_t;
+
+#define HEFT__MAP_NONE UINT32_MAX
+
+void heft__map_init(heft__map_t *map);
+void heft__map_fini(heft__map_t *map);
+/* The value, or HEFT__MAP_NONE. */
+uint32_t heft__map_get(const heft__map_t *map, const char *key, size_t key_len);
+/* HEFT_OK; HEFT_ERR_EXISTS (nothing changed, no message) when the key is there; HEFT_ERR_NOMEM. */
+heft_status_t heft__map_put(heft__map_t *map, const char *key, size_t key_len, uint32_t value);
+
+/* ---- hashes ---- */
+
+typedef struct heft__sha256 {
+    uint32_t state[8];
+    uint64_t n_bytes;
+    uint8_t block[64];
+    size_t fill;
+} heft__sha256_t;
+
+void heft__sha256_init(heft__sha256_t *h);
+void heft__sha256_update(heft__sha256_t *h, const void *data, size_t bytes);
+void heft__sha256_update_u64(heft__sha256_t *h, uint64_t value); /* 8 bytes, little-endian */
+void heft__sha256_update_text(heft__sha256_t *h,
+                              const char *text); /* length first, then the bytes */
+void heft__sha256_final(heft__sha256_t *h, uint8_t digest_out[32]);
+void heft__hex(const uint8_t *bytes, size_t n, char *out); /* out holds 2n + 1 */
+bool heft__hex_parse(const char *hex, uint8_t *bytes_out,
+                     size_t n); /* exactly 2n lower- or upper-case digits */
+
+/* 128 bits from the kernel. */
+heft_status_t heft__random_bytes(void *out, size_t bytes, heft_error_t *err);
+
+/* Levenshtein distance, for "nearest name" in messages; gives up (returns limit + 1) beyond limit.
+ */
+uint32_t heft__edit_distance(const char *a, const char *b, uint32_t limit);
+
+/* ---- time ---- */
+
+int64_t heft__clock_mono_ns(void);
+/* ISO-8601 UTC with milliseconds, for records; out holds 32. */
+void heft__clock_utc_text(char out[32]);
+
+/* ---- log: silent below warn unless told otherwise ---- */
+
+typedef enum heft__log_level {
+    HEFT__LOG_ERROR = 0,
+    HEFT__LOG_WARN = 1,
+    HEFT__LOG_INFO = 2,
+    HEFT__LOG_DEBUG = 3,
+    HEFT__LOG_TRACE = 4
+} heft__log_level_t;
+
+typedef void (*heft__log_sink_t)(void *arg, heft__log_level_t level, const char *part,
+                                 const char *line);
+
+extern int heft__log_max_level; /* levels above are not formatted */
+void heft__log_set_sink(heft__log_sink_t sink, void *arg, int max_level); /* NULL: stderr */
+void heft__log_emit(heft__log_level_t level, const char *part, const char *fmt, ...)
+    HEFT_PRINTF(3, 4);
+const char *heft__log_level_name(heft__log_level_t level);
+
+#define heft__log(level, part, ...)                       \
+    do {                                                  \
+        if ((int)(level) <= heft__log_max_level) {        \
+            heft__log_emit((level), (part), __VA_ARGS__); \
+        }                                                 \
+    } while (0)
+
+/* ---- integers at borders: little-endian ---- */
+
+static inline void heft__put_le64(uint8_t *p, uint64_t v)
+{
+    for (int i = 0; i < 8; i++) {
+        p[i] = (uint8_t)(v >> (8 * i));
+    }
+}
+
+static inline uint64_t heft__get_le64(const uint8_t *p)
+{
+    uint64_t v = 0;
+    for (int i = 0; i < 8; i++) {
+        v |= (uint64_t)p[i] << (8 * i);
+    }
+    return v;
+}
+
+static inline void heft__put_le32(uint8_t *p, uint32_t v)
+{
+    for (int i = 0; i < 4; i++) {
+        p[i] = (uint8_t)(v >> (8 * i));
+    }
+}
+
+static inline uint32_t heft__get_le32(const uint8_t *p)
+{
+    uint32_t v = 0;
+    for (int i = 0; i < 4; i++) {
+        v |= (uint32_t)p[i] << (8 * i);
+    }
+    return v;
+}
+
+#endif

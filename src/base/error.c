@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Filling heft_error_t. A message is cut at its end, never in the middle of the arguments, and
+ * stays one line. */
+#include "base/base.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void set_message(heft_error_t *err, heft_status_t status, int sys_errno, const char *fmt,
+                        va_list args)
+{
+    err->status = status;
+    err->sys_errno = sys_errno;
+    err->peer_rank = -1;
+    int n = vsnprintf(err->message, sizeof err->message, fmt, args);
+    if (n < 0) {
+        err->message[0] = '\0';
+    } else if ((size_t)n >= sizeof err->message) {
+        memcpy(err->message + sizeof err->message - 4, "...", 4);
+    }
+    for (char *p = err->message; *p != '\0'; p++) {
+        if ((unsigned char)*p < 0x20) {
+            *p = ' ';
+        }
+    }
+}
+
+heft_status_t heft__error_set(heft_error_t *err, heft_status_t status, const char *fmt, ...)
+{
+    if (err != NULL) {
+        va_list args;
+        va_start(args, fmt);
+        set_message(err, status, 0, fmt, args);
+        va_end(args);
+    }
+    return status;
+}
+
+heft_status_t heft__error_set_sys(heft_error_t *err, heft_status_t status, int sys_errno,
+                                  const char *fmt, ...)
+{
+    if (err != NULL) {
+        va_list args;
+        va_start(args, fmt);
+        set_message(err, status, sys_errno, fmt, args);
+        va_end(args);
+        char text[96] = "";
+        const char *s = strerror_r(sys_errno, text, sizeof text);
+        size_t len = strlen(err->message);
+        (void)snprintf(err->message + len, sizeof err->message - len, ": %s", s);
+    }
+    return status;
+}
+
+heft_status_t heft__error_nomem(heft_error_t *err, size_t bytes)
+{
+    return heft__error_set(err, HEFT_ERR_NOMEM, "out of memory: %zu bytes", bytes);
+}
+
+void heft__error_reset(heft_error_t *err)
+{
+    if (err != NULL) {
+        *err = (heft_error_t)HEFT_ERROR_INIT;
+    }
+}
+
+heft_status_t heft__bug(heft_error_t *err, const char *file, int line, const char *what)
+{
+#ifndef NDEBUG
+    (void)fprintf(stderr, "heft: broken invariant at %s:%d: %s\n", file, line, what);
+    abort();
+#endif
+    return heft__error_set(err, HEFT_ERR_INTERNAL, "broken invariant at %s:%d: %s", file, line,
+                           what);
+}
