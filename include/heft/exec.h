@@ -12,26 +12,56 @@
 extern "C" {
 #endif
 
+/* done of total bytes, for progress; return non-zero to cancel (HEFT_ERR_CANCELED). Called often,
+ * from one thread. */
+typedef int (*heft_progress_t)(void *arg, int64_t done_bytes, int64_t total_bytes);
+
+/* One destination of a run: a rank of the plan and where its parameters are. */
+typedef struct heft_exec_target {
+    uint32_t rank_index; /* within the plan, from 0; several targets may name one rank (replicas) */
+    uint32_t reserved;
+    void *const *params;   /* contiguous parameters in plan order, 64-byte aligned for full speed */
+    uint64_t *digests_out; /* NULL, or one CRC-64 per parameter (docs/formats/digest.md) */
+} heft_exec_target_t;
+
+typedef struct heft_exec_opts {
+    size_t size;
+    heft_progress_t progress; /* NULL: none; called about every 8 MiB */
+    void *progress_arg;
+    uint32_t n_threads; /* 0: 1 */
+    uint32_t reserved;
+} heft_exec_opts_t;
+#define HEFT_EXEC_OPTS_INIT              \
+    {                                    \
+        .size = sizeof(heft_exec_opts_t) \
+    }
+
+typedef struct heft_exec
+    heft_exec_t; /* confined: a prepared run, to be used again and again without allocating */
+
 /**
- * Execute every piece of one rank: params[i] <- sources. Sources are contiguous tensors in plan
- * order, parameters are contiguous in plan order (heft_plan_query_param), each 64-byte aligned for
- * full speed. Work is ordered so that each source is read once, in address order. n_threads 0
- * means 1. digests_out, if not NULL, receives heft_plan_get_n_params CRC-64 digests computed from
- * the source side while copying (docs/formats/digest.md). Threads: any, on distinct parameters.
- * Allocates: per call, bounded by the plan.
+ * Prepare a run of every piece of the targets' ranks: pointers are bound, the work is ordered so
+ * that every source is read once, in address order, while it feeds all destinations. plan and the
+ * pointer targets are borrowed until destroy.
  */
-HEFT_API HEFT_MUST_CHECK heft_status_t heft_exec_run(const heft_plan_t *plan, uint32_t rank_index,
-                                                     const void *const *sources,
-                                                     void *const *params, uint32_t n_threads,
-                                                     uint64_t *digests_out, heft_error_t *err);
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_exec_create(const heft_plan_t *plan,
+                                                        const heft_exec_target_t *targets,
+                                                        uint32_t n_targets,
+                                                        const heft_exec_opts_t *opts,
+                                                        heft_exec_t **exec_out, heft_error_t *err);
+HEFT_API void heft_exec_destroy(heft_exec_t *exec);
+
+/**
+ * Run it: params <- sources (contiguous tensors in plan order; may differ from call to call).
+ * Digests are computed from the source side while copying. Blocks. Allocates nothing.
+ * HEFT_ERR_CANCELED leaves the parameters half written.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_exec_run(heft_exec_t *exec, const void *const *sources,
+                                                     heft_error_t *err);
 
 /** The digest of one contiguous parameter: CRC-64 over its bytes, position-dependent, linear. One
  * pass, memory speed. */
 HEFT_API uint64_t heft_digest(const void *data, int64_t n_bytes);
-
-/** done of total bytes, for progress; return non-zero to cancel (HEFT_ERR_CANCELED). Called often,
- * from one thread. */
-typedef int (*heft_progress_t)(void *arg, int64_t done_bytes, int64_t total_bytes);
 
 typedef struct heft_convert_opts {
     size_t size;

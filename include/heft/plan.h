@@ -113,6 +113,12 @@ typedef struct heft_plan_info {
 } heft_plan_info_t;
 
 HEFT_API void heft_plan_query(const heft_plan_t *plan, heft_plan_info_t *info_out);
+/**
+ * 64 hex digits over one rank alone: its parameters and pieces, sources by name. Equal for that
+ * rank in every plan made from equal tapes, whichever other ranks the plan has. NULL for a bad
+ * index.
+ */
+HEFT_API const char *heft_plan_get_rank_digest(const heft_plan_t *plan, uint32_t rank_index);
 HEFT_API uint32_t heft_plan_get_n_params(const heft_plan_t *plan, uint32_t rank_index);
 /** Parameter i of a rank (by index from 0), in bytewise name order. Logical shape is the storage
  * shape here. */
