@@ -136,6 +136,44 @@ HEFT_API const heft_piece_t *heft_plan_get_pieces(const heft_plan_t *plan, uint3
 HEFT_API const heft_piece_t *heft_plan_get_param_pieces(const heft_plan_t *plan,
                                                         uint32_t rank_index, uint32_t param,
                                                         uint64_t *n_out);
+
+/*
+ * Groups: connected components of parameters that share source elements (of any rank of the plan),
+ * or that one opaque write ties together. All of a group is in one version or none of it. Groups
+ * are numbered by their first parameter, in (rank, name) order; a parameter that nothing writes has
+ * no group.
+ */
+#define HEFT_GROUP_NONE UINT32_MAX
+
+typedef struct heft_plan_member {
+    uint32_t rank_index;
+    uint32_t param;
+} heft_plan_member_t;
+
+typedef struct heft_group_info {
+    uint32_t n_params;
+    uint32_t n_sources; /* source tensors that the group reads, wholly or in part */
+    uint64_t n_pieces;
+    int64_t n_bytes; /* bytes of the group's parameters that pieces write, constants included */
+    int64_t source_bytes; /* bytes of distinct source elements that the group reads */
+    uint32_t is_opaque;   /* 1: an opaque write is among its writes */
+    uint32_t reserved;
+} heft_group_info_t;
+
+/** HEFT_ERR_NOT_FOUND for a bad index. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_plan_query_group(const heft_plan_t *plan,
+                                                             uint32_t group,
+                                                             heft_group_info_t *info_out,
+                                                             heft_error_t *err);
+/** The parameters of a group in (rank, param) order; borrowed. NULL and 0 for a bad index. */
+HEFT_API const heft_plan_member_t *heft_plan_get_group_params(const heft_plan_t *plan,
+                                                              uint32_t group, uint32_t *n_out);
+/** The sources (indices within the plan) that a group reads, ascending; borrowed. */
+HEFT_API const uint32_t *heft_plan_get_group_sources(const heft_plan_t *plan, uint32_t group,
+                                                     uint32_t *n_out);
+/** The group of a parameter, or HEFT_GROUP_NONE. */
+HEFT_API uint32_t heft_plan_get_param_group(const heft_plan_t *plan, uint32_t rank_index,
+                                            uint32_t param);
 /** Where the rule that made a piece stands ("recipe:line"), or "". */
 HEFT_API const char *heft_plan_get_piece_note(const heft_plan_t *plan, const heft_piece_t *piece);
 
