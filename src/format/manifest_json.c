@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The JSON form of a manifest (docs/formats/manifest.md). The reader is strict: unknown keys, wrong
+ * types and duplicates are refused, and counts and digest, where given, must match the content. The
+ * writer gives one tensor a line, in name order, so that two manifests can be compared with diff.
+ */
+#include "format/format.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { FORMAT_VERSION = 1 };
+
+/* ---- writing ---- */
+
+void heft__text_put_json(heft__text_t *out, const char *text)
+{
+    heft__text_put(out, "\"");
+    const char *start = text;
+    for (const char *p = text; *p != '\0'; p++) {
+        unsigned char c = (unsigned char)*p;
+        if (c != '"' && c != '\\' && c >= 0x20) {
+            continue;
+        }
+        heft__text_put_n(out, start, (size_t)(p - start));
+        start = p + 1;
+        if (c >= 0x20) {
+            heft__text_printf(out, "\\%c", c);
+        } else {
+            heft__text_printf(out, "\\u%04x", c);
+        }
+    }
+    heft__text_put(out, start);
+    heft__text_put(out, "\"");
+}
+
+static void put_tensor(heft__text_t *out, const heft_tensor_info_t *t, bool is_last)
+{
+    heft__text_put(out, "    {\"name\": ");
+    heft__text_put_json(out, t->name);
+    heft__text_printf(out, ", \"dtype\": \"%s\", \"shape\": [", heft_dtype_get_name(t->dtype));
+    for (int k = 0; k < t->shape.rank; k++) {
+        heft__text_printf(out, k > 0 ? ", %lld" : "%lld", (long long)t->shape.extent[k]);
+    }
+    heft__text_put(out, is_last ? "]}\n" : "]},\n");
+}
+
+heft_status_t heft_manifest_encode(const heft_manifest_t *manifest, char **text_out,
+                                   heft_error_t *err)
+{
+    if (!heft__manifest_is_finished(manifest)) {
+        return heft__error_set(err, HEFT_ERR_STATE, "the manifest is not finished");
+    }
+    heft__text_t out;
+    heft__text_init(&out);
+    uint32_t n_tensors = heft_manifest_get_n_tensors(manifest);
+    heft__text_printf(&out,
+                      "{\n  \"heft_manifest\": %d,\n  \"side\": \"%s\",\n"
+                      "  \"digest\": \"%s\",\n  \"n_tensors\": %u,\n  \"n_bytes\": %lld,\n"
+                      "  \"attributes\": {",
+                      (int)FORMAT_VERSION, heft_manifest_get_side(manifest),
+                      heft_manifest_get_digest(manifest), n_tensors,
+                      (long long)heft_manifest_get_n_bytes(manifest));
+    uint32_t n_attrs = heft__manifest_get_n_attrs(manifest);
+    for (uint32_t i = 0; i < n_attrs; i++) {
+        const char *key;
+        const char *value;
+        heft__manifest_get_attr_at(manifest, i, &key, &value);
+        heft__text_put(&out, i > 0 ? ", " : "");
+        heft__text_put_json(&out, key);
+        heft__text_put(&out, ": ");
+        heft__text_put_json(&out, value);
+    }
+    heft__text_put(&out, "},\n  \"tensors\": [\n");
+    for (uint32_t i = 0; i < n_tensors; i++) {
+        put_tensor(&out, heft__manifest_get(manifest, i), i + 1 == n_tensors);
+    }
+    heft__text_put(&out, "  ]\n}\n");
+    char *text = heft__text_take(&out);
+    if (text == NULL) {
+        return heft__error_nomem(err, 0);
+    }
+    *text_out = text;
+    return HEFT_OK;
+}
+
+void heft_string_free(char *text)
+{
+    heft__free(text);
+}
+
+/* ---- reading ---- */
+
+static heft_status_t check_keys(const json_t *object, const char *const *known, const char *where,
+                                heft_error_t *err)
+{
+    const char *key;
+    json_t *value;
+    json_t *mutable_object;
+    memcpy(&mutable_object, &object, sizeof object); /* jansson's iterator takes no const */
+    json_object_foreach(mutable_object, key, value)
+    {
+        size_t i = 0;
+        while (known[i] != NULL && strcmp(known[i], key) != 0) {
+            i++;
+        }
+        if (known[i] == NULL) {
+            return heft__error_set(err, HEFT_ERR_FORMAT, "manifest: unknown key \"%.80s\" in %s",
+                                   key, where);
+        }
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t wrong(heft_error_t *err, const char *what, const char *key,
+                           const char *expected)
+{
+    return heft__error_set(err, HEFT_ERR_FORMAT, "manifest: %.100s: \"%s\" must be %s", what, key,
+                           expected);
+}
+
+static heft_status_t decode_shape(const json_t *array, const char *where, heft_shape_t *shape_out,
+                                  heft_error_t *err)
+{
+    size_t rank = json_array_size(array);
+    if (!json_is_array(array)) {
+        return wrong(err, where, "shape", "an array of integers");
+    }
+    if (rank > HEFT_MAX_DIMS) {
+        return heft__error_set(err, HEFT_ERR_LIMIT, "manifest: %.100s: %zu dimensions, at most %d",
+                               where, rank, HEFT_MAX_DIMS);
+    }
+    heft_shape_t shape = { .rank = (int32_t)rank };
+    for (size_t k = 0; k < rank; k++) {
+        const json_t *n = json_array_get(array, k);
+        if (!json_is_integer(n) || json_integer_value(n) < 0) {
+            return wrong(err, where, "shape", "integers, none negative");
+        }
+        shape.extent[k] = json_integer_value(n);
+    }
+    *shape_out = shape;
+    return HEFT_OK;
+}
+
+static heft_status_t decode_tensor(const json_t *object, size_t index, heft_manifest_t *manifest,
+                                   heft_error_t *err)
+{
+    static const char *const known[] = { "name", "dtype", "shape", NULL };
+    char where[160];
+    (void)snprintf(where, sizeof where, "tensor %zu", index);
+    if (!json_is_object(object)) {
+        return wrong(err, where, "tensors", "an array of objects");
+    }
+    const char *name = json_string_value(json_object_get(object, "name"));
+    if (name == NULL) {
+        return wrong(err, where, "name", "a string");
+    }
+    (void)snprintf(where, sizeof where, "tensor \"%.140s\"", name);
+    heft_status_t status = check_keys(object, known, where, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    const char *dtype_name = json_string_value(json_object_get(object, "dtype"));
+    if (dtype_name == NULL) {
+        return wrong(err, where, "dtype", "a string");
+    }
+    heft_dtype_t dtype = heft_dtype_from_name(dtype_name);
+    if (dtype == HEFT_DTYPE_NONE || strcmp(heft_dtype_get_name(dtype), dtype_name) != 0) {
+        return heft__error_set(err, HEFT_ERR_FORMAT, "manifest: %.100s: unknown dtype \"%.40s\"",
+                               where, dtype_name);
+    }
+    heft_shape_t shape;
+    status = decode_shape(json_object_get(object, "shape"), where, &shape, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    heft_error_t cause = HEFT_ERROR_INIT;
+    status = heft_manifest_add(manifest, name, dtype, &shape, &cause);
+    if (status == HEFT_OK || status == HEFT_ERR_NOMEM) {
+        return status == HEFT_OK ? status : heft__error_nomem(err, 0);
+    }
+    return heft__error_set(err, HEFT_ERR_FORMAT, "manifest: %s", cause.message);
+}
+
+static heft_status_t decode_attrs(json_t *object, heft_manifest_t *manifest, heft_error_t *err)
+{
+    if (object != NULL && !json_is_object(object)) {
+        return wrong(err, "top level", "attributes", "an object of strings");
+    }
+    const char *key;
+    json_t *value;
+    json_object_foreach(object, key, value)
+    {
+        if (!json_is_string(value)) {
+            return wrong(err, "attributes", key, "a string");
+        }
+        heft_error_t cause = HEFT_ERROR_INIT;
+        heft_status_t status =
+            heft_manifest_set_attr(manifest, key, json_string_value(value), &cause);
+        if (status == HEFT_ERR_NOMEM) {
+            return heft__error_nomem(err, 0);
+        }
+        if (status != HEFT_OK) {
+            return heft__error_set(err, HEFT_ERR_FORMAT, "manifest: %s", cause.message);
+        }
+    }
+    return HEFT_OK;
+}
+
+/* Counts and digest, where the text gives them. */
+static heft_status_t check_claims(const json_t *root, const heft_manifest_t *manifest,
+                                  heft_error_t *err)
+{
+    const struct {
+        const char *key;
+        long long value;
+    } counts[] = { { "n_tensors", heft_manifest_get_n_tensors(manifest) },
+                   { "n_bytes", heft_manifest_get_n_bytes(manifest) } };
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        const json_t *claim = json_object_get(root, counts[i].key);
+        if (claim == NULL) {
+            continue;
+        }
+        if (!json_is_integer(claim)) {
+            return wrong(err, "top level", counts[i].key, "an integer");
+        }
+        if (json_integer_value(claim) != counts[i].value) {
+            return heft__error_set(err, HEFT_ERR_FORMAT,
+                                   "manifest: \"%s\" is %lld, the tensors say %lld", counts[i].key,
+                                   (long long)json_integer_value(claim), counts[i].value);
+        }
+    }
+    const json_t *digest = json_object_get(root, "digest");
+    if (digest == NULL) {
+        return HEFT_OK;
+    }
+    if (!json_is_string(digest)) {
+        return wrong(err, "top level", "digest", "a string");
+    }
+    if (strcmp(json_string_value(digest), heft_manifest_get_digest(manifest)) != 0) {
+        return heft__error_set(err, HEFT_ERR_FORMAT,
+                               "manifest: \"digest\" is %.64s, the content's %s",
+                               json_string_value(digest), heft_manifest_get_digest(manifest));
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t decode_head(const json_t *root, heft_manifest_t **manifest_out,
+                                 heft_error_t *err)
+{
+    static const char *const known[] = { "heft_manifest", "side",       "digest",  "n_tensors",
+                                         "n_bytes",       "attributes", "tensors", NULL };
+    if (!json_is_object(root)) {
+        return heft__error_set(err, HEFT_ERR_FORMAT, "manifest: the top level must be an object");
+    }
+    const json_t *version = json_object_get(root, "heft_manifest");
+    if (!json_is_integer(version)) {
+        return wrong(err, "top level", "heft_manifest", "the format version, an integer");
+    }
+    if (json_integer_value(version) != FORMAT_VERSION) {
+        return heft__error_set(err, HEFT_ERR_UNSUPPORTED,
+                               "manifest: format version %lld, this library reads %d",
+                               (long long)json_integer_value(version), (int)FORMAT_VERSION);
+    }
+    heft_status_t status = check_keys(root, known, "the top level", err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    const char *side = json_string_value(json_object_get(root, "side"));
+    if (side == NULL || (strcmp(side, "source") != 0 && strcmp(side, "destination") != 0)) {
+        return wrong(err, "top level", "side", "\"source\" or \"destination\"");
+    }
+    if (!json_is_array(json_object_get(root, "tensors"))) {
+        return wrong(err, "top level", "tensors", "an array of objects");
+    }
+    return heft_manifest_create(side, manifest_out, err);
+}
+
+static heft_status_t decode_root(const json_t *root, heft_manifest_t **manifest_out,
+                                 heft_error_t *err)
+{
+    heft_manifest_t *manifest = NULL;
+    heft_status_t status = decode_head(root, &manifest, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    const json_t *tensors = json_object_get(root, "tensors");
+    size_t n = json_array_size(tensors);
+    for (size_t i = 0; i < n && status == HEFT_OK; i++) {
+        status = decode_tensor(json_array_get(tensors, i), i, manifest, err);
+    }
+    if (status == HEFT_OK) {
+        status = decode_attrs(json_object_get(root, "attributes"), manifest, err);
+    }
+    if (status == HEFT_OK) {
+        status = heft_manifest_finish(manifest, err);
+    }
+    if (status == HEFT_OK) {
+        status = check_claims(root, manifest, err);
+    }
+    if (status != HEFT_OK) {
+        heft_manifest_destroy(manifest);
+        return status;
+    }
+    *manifest_out = manifest;
+    return HEFT_OK;
+}
+
+heft_status_t heft_manifest_decode(const char *text, size_t n, heft_manifest_t **manifest_out,
+                                   heft_error_t *err)
+{
+    json_error_t json_error;
+    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &json_error);
+    if (root == NULL) {
+        if (json_error_code(&json_error) == json_error_out_of_memory) {
+            return heft__error_nomem(err, n);
+        }
+        return heft__error_set(err, HEFT_ERR_FORMAT, "manifest: line %d, byte %d: %s",
+                               json_error.line, json_error.position, json_error.text);
+    }
+    heft_status_t status = decode_root(root, manifest_out, err);
+    json_decref(root);
+    return status;
+}
