@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Wire: the messages of the control protocol (docs/formats/control.md), both ways.
+ *
+ * Decoders are strict (unknown keys, wrong types, bounds) and give HEFT_ERR_FORMAT naming the key.
+ * Outputs are written only on success. Structs with an `_fini` own memory; the others are plain
+ * values with bounded text. Encoders give a string owned by the caller (heft__free).
+ */
+#ifndef HEFT_SYNC_WIRE_H
+#define HEFT_SYNC_WIRE_H
+
+#include "base/base.h"
+
+/* Sizes with the NUL. */
+#define HEFT__JOB_SIZE 65
+#define HEFT__ID_SIZE 104 /* "destination.JOB.4294967295.4294967295" */
+#define HEFT__INCARNATION_SIZE 33
+#define HEFT__DIGEST_SIZE 65
+#define HEFT__KEY_SIZE 65
+#define HEFT__ROUND_TEXT_SIZE 44
+#define HEFT__TRANSPORT_SIZE 16
+#define HEFT__MAX_TRANSPORTS 8
+#define HEFT__WIRE_MAX_BYTES (1u << 20)
+#define HEFT__WIRE_MAX_DEPTH 16
+#define HEFT__WIRE_MAX_INT ((INT64_C(1) << 53) - 1)
+#define HEFT__MAX_PROBLEMS 40 /* kept for each kind; more are counted */
+
+/* Enumerations with their texts: X(NAME, value, "text"). */
+#define HEFT__ROLE_MAP(X)  \
+    X(SOURCE, 1, "source") \
+    X(DESTINATION, 2, "destination")
+
+#define HEFT__PHASE_MAP(X)       \
+    X(NONE, 0, "none")           \
+    X(MANIFEST, 1, "manifest")   \
+    X(PREFLIGHT, 2, "preflight") \
+    X(PREPARE, 3, "prepare")     \
+    X(STAGE, 4, "stage")         \
+    X(VERIFY, 5, "verify")       \
+    X(PAUSE, 6, "pause")         \
+    X(DECIDE, 7, "decide")       \
+    X(FLIP, 8, "flip")           \
+    X(RESUME, 9, "resume")       \
+    X(RELEASE, 10, "release")    \
+    X(ABORT, 11, "abort")        \
+    X(LIVE, 12, "live")
+
+#define HEFT__RESULT_MAP(X)  \
+    X(NONE, 0, "none")       \
+    X(WORKING, 1, "working") \
+    X(OK, 2, "ok")           \
+    X(REFUSED, 3, "refused") \
+    X(FAILED, 4, "failed")   \
+    X(UNKNOWN, 5, "unknown")
+
+#define HEFT__STATE_MAP(X)     \
+    X(IDLE, 0, "idle")         \
+    X(STAGING, 1, "staging")   \
+    X(STAGED, 2, "staged")     \
+    X(PAUSED, 3, "paused")     \
+    X(FLIPPED, 4, "flipped")   \
+    X(PREPARED, 5, "prepared") \
+    X(SENDING, 6, "sending")   \
+    X(SENT, 7, "sent")
+
+#define HEFT__CONDITION_MAP(X)             \
+    X(OK, 0, "ok")                         \
+    X(ROUND_POISONED, 1, "round_poisoned") \
+    X(LIVE_SUSPECT, 2, "live_suspect")
+
+#define HEFT__DECISION_MAP(X) \
+    X(NONE, 0, "none")        \
+    X(COMMIT, 1, "commit")    \
+    X(REVOKE, 2, "revoke")
+
+#define HEFT__PROBLEM_MAP(X)     \
+    X(SIDE, 0, "side")           \
+    X(MANIFEST, 1, "manifest")   \
+    X(NAME, 2, "name")           \
+    X(SHAPE, 3, "shape")         \
+    X(PROOF, 4, "proof")         \
+    X(TRANSPORT, 5, "transport") \
+    X(STAGING, 6, "staging")     \
+    X(VERSION, 7, "version")     \
+    X(MEMBER, 8, "member")       \
+    X(COUNT, 9, "count")         \
+    X(PLAN, 10, "plan")
+
+typedef enum heft__role {
+#define HEFT__X(name, value, text) HEFT__ROLE_##name = (value),
+    HEFT__ROLE_MAP(HEFT__X)
+#undef HEFT__X
+} heft__role_t;
+
+typedef enum heft__phase {
+#define HEFT__X(name, value, text) HEFT__PHASE_##name = (value),
+    HEFT__PHASE_MAP(HEFT__X)
+#undef HEFT__X
+        HEFT__N_PHASES = 13
+} heft__phase_t;
+
+typedef enum heft__result {
+#define HEFT__X(name, value, text) HEFT__RESULT_##name = (value),
+    HEFT__RESULT_MAP(HEFT__X)
+#undef HEFT__X
+} heft__result_t;
+
+typedef enum heft__member_state {
+#define HEFT__X(name, value, text) HEFT__STATE_##name = (value),
+    HEFT__STATE_MAP(HEFT__X)
+#undef HEFT__X
+} heft__member_state_t;
+
+typedef enum heft__condition {
+#define HEFT__X(name, value, text) HEFT__CONDITION_##name = (value),
+    HEFT__CONDITION_MAP(HEFT__X)
+#undef HEFT__X
+} heft__condition_t;
+
+typedef enum heft__decision {
+#define HEFT__X(name, value, text) HEFT__DECISION_##name = (value),
+    HEFT__DECISION_MAP(HEFT__X)
+#undef HEFT__X
+} heft__decision_t;
+
+typedef enum heft__problem_kind {
+#define HEFT__X(name, value, text) HEFT__PROBLEM_##name = (value),
+    HEFT__PROBLEM_MAP(HEFT__X)
+#undef HEFT__X
+        HEFT__N_PROBLEM_KINDS = 11
+} heft__problem_kind_t;
+
+/* The wire spelling; "?" for a value that is none. */
+const char *heft__role_text(heft__role_t role);
+const char *heft__phase_text(heft__phase_t phase);
+const char *heft__result_text(heft__result_t result);
+const char *heft__state_text(heft__member_state_t state);
+const char *heft__condition_text(heft__condition_t condition);
+const char *heft__decision_text(heft__decision_t decision);
+const char *heft__problem_text(heft__problem_kind_t kind);
+
+/* ---- identities ---- */
+
+typedef struct heft__round_id {
+    int64_t epoch; /* 0.0: no round */
+    int64_t seq;
+} heft__round_id_t;
+
+static inline bool heft__round_id_equal(heft__round_id_t a, heft__round_id_t b)
+{
+    return a.epoch == b.epoch && a.seq == b.seq;
+}
+
+/* "3.12"; out holds HEFT__ROUND_TEXT_SIZE. */
+void heft__round_id_format(heft__round_id_t id, char *out);
+bool heft__round_id_parse(const char *text, heft__round_id_t *out);
+
+/* A new random incarnation; out holds HEFT__INCARNATION_SIZE. */
+heft_status_t heft__incarnation_create(char *out, heft_error_t *err);
+/* Exactly n lower-case hex digits and the end. */
+bool heft__is_hex(const char *text, size_t n);
+bool heft__is_job(const char *text);
+/* "role.job.replica.rank"; out holds HEFT__ID_SIZE. */
+void heft__member_id_format(heft__role_t role, const char *job, uint32_t replica, uint32_t rank,
+                            char *out);
+
+/* SHA-256 of bytes as hex, the name of an object; out holds HEFT__DIGEST_SIZE. */
+void heft__object_digest(const void *data, size_t n, char *out);
+
+/* ---- errors and problems ---- */
+
+typedef struct heft__wire_error {
+    heft_status_t status; /* HEFT_OK: no error */
+    heft__phase_t phase;
+    int32_t rank; /* -1: none */
+    char tensor[256];
+    char route[128];
+    char peer[HEFT__ID_SIZE];
+    char cause[256];
+} heft__wire_error_t;
+
+void heft__wire_error_reset(heft__wire_error_t *error);
+/* From a heft_error_t: status and message become status and cause. */
+void heft__wire_error_set(heft__wire_error_t *error, heft__phase_t phase, const heft_error_t *err);
+
+typedef struct heft__problem {
+    char *items[HEFT__MAX_PROBLEMS];
+    uint32_t n_items;
+    uint32_t total; /* may exceed n_items */
+} heft__problem_t;
+
+/* Problems by kind, bounded. Zero-initialised is empty. */
+typedef struct heft__problems {
+    heft__problem_t kinds[HEFT__N_PROBLEM_KINDS];
+} heft__problems_t;
+
+void heft__problems_fini(heft__problems_t *problems); /* empty afterwards */
+uint32_t heft__problems_total(const heft__problems_t *problems);
+/* Count a problem and keep its text (cut at 500 bytes) while there are fewer than 40 of its kind.
+ */
+heft_status_t heft__problems_add(heft__problems_t *problems, heft__problem_kind_t kind,
+                                 heft_error_t *err, const char *fmt, ...) HEFT_PRINTF(4, 5);
+
+/* ---- register ---- */
+
+typedef struct heft__register {
+    heft__role_t role;
+    char job[HEFT__JOB_SIZE];
+    uint32_t replica;
+    uint32_t rank;
+    char incarnation[HEFT__INCARNATION_SIZE];
+    int64_t epoch; /* highest seen; 0: none */
+    uint32_t n_transports;
+    char transports[HEFT__MAX_TRANSPORTS][HEFT__TRANSPORT_SIZE];
+} heft__register_t;
+
+typedef struct heft__registered {
+    char id[HEFT__ID_SIZE];
+    int64_t epoch;
+    uint32_t poll_ms;
+    uint32_t contact_ms;
+    int64_t committed_version;
+    char committed_digest[HEFT__DIGEST_SIZE]; /* "" at version 0 */
+} heft__registered_t;
+
+heft_status_t heft__register_encode(const heft__register_t *msg, char **text_out,
+                                    heft_error_t *err);
+heft_status_t heft__register_decode(const char *text, size_t n, heft__register_t *out,
+                                    heft_error_t *err);
+heft_status_t heft__registered_encode(const heft__registered_t *msg, char **text_out,
+                                      heft_error_t *err);
+heft_status_t heft__registered_decode(const char *text, size_t n, heft__registered_t *out,
+                                      heft_error_t *err);
+
+/* ---- bind (PUT manifest) ---- */
+
+typedef struct heft__bind {
+    char incarnation[HEFT__INCARNATION_SIZE];
+    char manifest[HEFT__DIGEST_SIZE];
+    char contract[HEFT__DIGEST_SIZE]; /* "" for a source */
+    char endpoint[HEFT__DIGEST_SIZE]; /* "" for a source */
+} heft__bind_t;
+
+heft_status_t heft__bind_encode(const heft__bind_t *msg, char **text_out, heft_error_t *err);
+heft_status_t heft__bind_decode(const char *text, size_t n, heft__bind_t *out, heft_error_t *err);
+
+/* ---- contract object ---- */
+
+typedef struct heft__contract {
+    char *recipe_name; /* owned */
+    char *recipe_text;
+    char *bindings; /* JSON text of the bindings, for heft_bindings_decode */
+    uint32_t rank;
+    uint32_t ranks;
+    char family[HEFT__DIGEST_SIZE]; /* equal for contracts that differ in rank alone; set by decode
+                                     */
+} heft__contract_t;
+
+void heft__contract_fini(heft__contract_t *contract);
+heft_status_t heft__contract_encode(const heft__contract_t *msg, char **text_out,
+                                    heft_error_t *err);
+heft_status_t heft__contract_decode(const char *text, size_t n, heft__contract_t *out,
+                                    heft_error_t *err);
+
+/* ---- report ---- */
+
+typedef struct heft__counters {
+    int64_t bytes, pieces, chunks, resent;
+    int64_t prepare_ns, stage_ns, verify_ns, pause_ns, flip_ns;
+} heft__counters_t;
+
+typedef struct heft__report {
+    char incarnation[HEFT__INCARNATION_SIZE];
+    int64_t epoch;
+    int64_t order; /* sequence of the last order taken in */
+    uint32_t wait_ms;
+    heft__round_id_t round; /* 0.0: none */
+    heft__phase_t phase;    /* NONE: none */
+    heft__result_t result;  /* NONE together with phase NONE */
+    heft__member_state_t state;
+    heft__condition_t condition;
+    heft__wire_error_t error;
+    int64_t live_version;
+    bool serving;
+    char live_digest[HEFT__DIGEST_SIZE]; /* this and the following: "" when there is none */
+    char plan[HEFT__DIGEST_SIZE];
+    char plans[HEFT__DIGEST_SIZE];
+    char source_digest[HEFT__DIGEST_SIZE];
+    char digests[HEFT__DIGEST_SIZE];
+    char live[HEFT__DIGEST_SIZE];
+    heft__counters_t counters;
+    heft__problems_t problems; /* owned */
+} heft__report_t;
+
+void heft__report_init(heft__report_t *report);
+void heft__report_fini(heft__report_t *report);
+heft_status_t heft__report_encode(const heft__report_t *msg, char **text_out, heft_error_t *err);
+/* out is initialised by the call; fini it after success. */
+heft_status_t heft__report_decode(const char *text, size_t n, heft__report_t *out,
+                                  heft_error_t *err);
+
+/* ---- order ---- */
+
+typedef struct heft__peer {
+    char id[HEFT__ID_SIZE];
+    char incarnation[HEFT__INCARNATION_SIZE];
+    uint32_t replica;
+    uint32_t rank;
+    bool moves;
+    uint32_t n_transports;
+    char transports[HEFT__MAX_TRANSPORTS][HEFT__TRANSPORT_SIZE];
+    char manifest[HEFT__DIGEST_SIZE];
+    char contract[HEFT__DIGEST_SIZE]; /* "" for a source */
+    char endpoint[HEFT__DIGEST_SIZE]; /* "" for a source */
+} heft__peer_t;
+
+typedef struct heft__order {
+    int64_t sequence;
+    int64_t epoch;
+    heft__round_id_t round;
+    heft__phase_t target;
+    int64_t version;
+    heft__decision_t decision;
+    int64_t left_ms;
+    char plan[HEFT__DIGEST_SIZE]; /* "" when there is none; likewise source_digest */
+    char source_digest[HEFT__DIGEST_SIZE];
+    heft__peer_t *peers; /* owned */
+    uint32_t n_peers;
+    char (*digests)[HEFT__DIGEST_SIZE]; /* owned */
+    uint32_t n_digests;
+    char (*objects)[HEFT__DIGEST_SIZE]; /* owned */
+    uint32_t n_objects;
+} heft__order_t;
+
+void heft__order_init(heft__order_t *order);
+void heft__order_fini(heft__order_t *order);
+heft_status_t heft__order_encode(const heft__order_t *msg, char **text_out, heft_error_t *err);
+heft_status_t heft__order_decode(const char *text, size_t n, heft__order_t *out, heft_error_t *err);
+
+/* ---- plans and digests objects ---- */
+
+typedef struct heft__plan_entry {
+    char member[HEFT__ID_SIZE];
+    char plan[HEFT__DIGEST_SIZE];
+} heft__plan_entry_t;
+
+/* {"format": 1, "plans": {...}}. Decoded entries are owned by the caller (heft__free). */
+heft_status_t heft__plans_encode(const heft__plan_entry_t *entries, uint32_t n, char **text_out,
+                                 heft_error_t *err);
+heft_status_t heft__plans_decode(const char *text, size_t n, heft__plan_entry_t **entries_out,
+                                 uint32_t *n_out, heft_error_t *err);
+
+/* The parameter digests of one rank plan. */
+typedef struct heft__digest_set {
+    char plan[HEFT__DIGEST_SIZE];
+    uint64_t *params; /* owned */
+    uint32_t n_params;
+} heft__digest_set_t;
+
+heft_status_t heft__digests_encode(const heft__digest_set_t *sets, uint32_t n, char **text_out,
+                                   heft_error_t *err);
+/* The set of one plan; HEFT_ERR_NOT_FOUND when the object has none. Free out->params. */
+heft_status_t heft__digests_decode(const char *text, size_t n, const char *plan,
+                                   heft__digest_set_t *out, heft_error_t *err);
+
+typedef struct heft__live {
+    int64_t version;
+    heft__digest_set_t set;
+} heft__live_t;
+
+heft_status_t heft__live_encode(const heft__live_t *live, char **text_out, heft_error_t *err);
+heft_status_t heft__live_decode(const char *text, size_t n, heft__live_t *out, heft_error_t *err);
+
+/* ---- begin, and the result of a round ---- */
+
+typedef struct heft__deadlines {
+    uint32_t preflight_ms, prepare_ms, stage_ms, verify_ms, pause_ms, decide_ms, flip_ms, resume_ms,
+        release_ms, abort_ms; /* 0: the coordinator's own */
+} heft__deadlines_t;
+
+typedef struct heft__begin {
+    int64_t version;
+    char key[HEFT__KEY_SIZE];
+    heft__deadlines_t deadlines;
+    char (*destinations)[HEFT__ID_SIZE]; /* owned; n_destinations 0: all */
+    uint32_t n_destinations;
+} heft__begin_t;
+
+void heft__begin_fini(heft__begin_t *begin);
+heft_status_t heft__begin_encode(const heft__begin_t *msg, char **text_out, heft_error_t *err);
+heft_status_t heft__begin_decode(const char *text, size_t n, heft__begin_t *out, heft_error_t *err);
+
+/* What a caller reads of a round's result; the rest of the JSON is for people and tools. */
+typedef struct heft__outcome {
+    heft__round_id_t round;
+    char state[24];
+    bool ended;
+    int64_t version;
+    char cause_member[HEFT__ID_SIZE]; /* "" when nothing failed, and then cause.status is HEFT_OK */
+    heft__wire_error_t cause;
+    char first_problem[512]; /* "member: text", or "" */
+    uint32_t n_problems;
+    uint32_t n_destinations; /* that took part and moved */
+    int64_t bytes, pieces;
+    double prepare_s, stage_s, verify_s, pause_s, total_s;
+} heft__outcome_t;
+
+heft_status_t heft__outcome_decode(const char *text, size_t n, heft__outcome_t *out,
+                                   heft_error_t *err);
+
+#endif
