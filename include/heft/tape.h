@@ -7,7 +7,7 @@
  * rank's local shape) and temporaries. Every write goes to an injective view (no element twice)
  * inside its buffer. Later writes win.
  *
- * Threads: a tape is confined while it is built; a finished tape (heft_tape_finish) is immutable.
+ * Threads: a tape is confined while it is built; once no more is added it may be shared freely.
  */
 #ifndef HEFT_TAPE_H
 #define HEFT_TAPE_H

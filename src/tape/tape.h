@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tape: buffers and recorded writes as the parts above see them, and fold, which turns a tape into
+ * pieces that run straight from source tensors to parameters.
+ */
+#ifndef HEFT_TAPE_TAPE_H
+#define HEFT_TAPE_TAPE_H
+
+#include "heft/tape.h"
+#include "tensor/tensor.h"
+
+/* ---- the tape ---- */
+
+/* heft_view_t with exactly rank extents and strides, in the tape's memory. */
+typedef struct heft__tape_view {
+    uint32_t buffer;
+    int32_t rank;
+    int64_t offset;
+    const int64_t *extent;
+    const int64_t *stride;
+} heft__tape_view_t;
+
+typedef struct heft__write {
+    heft_write_kind_t kind;
+    uint32_t n_dsts; /* 1, but for an opaque write */
+    uint32_t n_srcs;
+    uint32_t n_ops; /* 0: plain copy, or opaque; the last operation leaves the dtype of dst */
+    const heft__tape_view_t *dsts;
+    const heft__tape_view_t *srcs;
+    const heft_op_t *ops; /* unused fields are 0, so that equal programs are equal bytes */
+    const char *op;       /* opaque: its name; else "" */
+    const char *note;     /* never NULL */
+} heft__write_t;
+
+struct heft_tape {
+    heft__arena_t arena;
+    heft_buffer_info_t *buffers;
+    size_t n_buffers;
+    size_t cap_buffers;
+    heft__write_t *writes;
+    size_t n_writes;
+    size_t cap_writes;
+    heft__map_t sources; /* name -> buffer */
+    heft__map_t params;
+    heft__map_t notes; /* note -> 0; keys are the interned texts */
+};
+
+heft_view_t heft__tape_view_expand(const heft__tape_view_t *view);
+
+/* ---- fold ---- */
+
+typedef struct heft__fold heft__fold_t; /* immutable */
+
+#define HEFT__NO_WRITE UINT32_MAX
+
+/*
+ * Where a piece reads. opaque_write == HEFT__NO_WRITE: elements of source tensor `buffer`. Else
+ * what that opaque write of the tape left in `buffer` (a temporary or a parameter): it is produced
+ * by running the operation, see heft__fold_opaque_t.
+ */
+typedef struct heft__fold_src {
+    uint32_t buffer;
+    uint32_t opaque_write;
+    int64_t offset;
+    const int64_t *stride; /* signed; 0 repeats */
+} heft__fold_src_t;
+
+/*
+ * dst[i] = program(src_0[i], ..) for every index i in extents. Normal form: extents >= 2,
+ * dst_stride > 0 and descending, neighbours merged when they are one run in dst and in every
+ * source. n_srcs == 0: constant. n_ops == 0: plain copy of the one source, same dtype.
+ */
+typedef struct heft__fold_piece {
+    uint32_t buffer; /* the parameter's id in the tape */
+    uint32_t write;  /* the (first) write of the tape it comes from */
+    int32_t rank;
+    uint32_t n_srcs;
+    uint32_t n_ops;
+    int64_t dst_offset;
+    const int64_t *extent;
+    const int64_t *dst_stride;
+    const heft__fold_src_t *srcs;
+    const heft_op_t *ops;
+} heft__fold_piece_t;
+
+/* A part of a parameter that was written, and written again later. */
+typedef struct heft__fold_overwrite {
+    uint32_t buffer;
+    uint32_t earlier_write;
+    uint32_t later_write;
+    /* every element got the value it already had: same source elements, same program */
+    bool is_same;
+    /* the earlier value was a constant (zeroed first, then filled in) */
+    bool was_constant;
+    /* an update: every source element of the earlier value is a source of the later one */
+    bool is_update;
+    heft__region_t region;
+} heft__fold_overwrite_t;
+
+/* One input of an opaque operation: pieces whose destination is a contiguous row-major tensor with
+ * the extents of the source view (their field `buffer` is the buffer the view reads). */
+typedef struct heft__fold_input {
+    const heft__fold_piece_t *pieces;
+    uint64_t n_pieces;
+} heft__fold_input_t;
+
+typedef struct heft__fold_opaque {
+    uint32_t write;
+    uint32_t n_inputs; /* == n_srcs of the write */
+    const heft__fold_input_t *inputs;
+    /* source tensors it needs, through temporaries and other opaque operations; ascending ids */
+    const uint32_t *sources;
+    uint32_t n_sources;
+    bool is_used; /* some piece of a parameter reads what it writes */
+} heft__fold_opaque_t;
+
+typedef struct heft__fold_opts {
+    uint32_t max_pieces; /* per buffer, while folding and after; 0: 1 << 16 */
+} heft__fold_opts_t;
+
+struct heft__fold {
+    heft__arena_t arena;
+    uint32_t n_buffers;
+    uint64_t n_pieces;
+    heft__fold_piece_t *pieces; /* by (buffer, dst_offset) */
+    uint64_t *first_piece;      /* n_buffers + 1: pieces of buffer b are [b] up to [b + 1] */
+    heft__fold_overwrite_t *overwrites;
+    uint64_t n_overwrites;
+    heft__fold_opaque_t *opaques; /* by write */
+    uint32_t n_opaques;
+};
+
+/**
+ * Fold a tape. The tape is borrowed until return; the fold holds no pointer into it.
+ *
+ * Every element of a parameter that the tape writes is in exactly one piece; elements it never
+ * writes are in none (that is the proof's business). opts may be NULL.
+ * HEFT_ERR_ARGUMENT: an element of a temporary or parameter is read before anything wrote it (the
+ * write, the buffer and the index are named). HEFT_ERR_LIMIT: too many pieces, operations or
+ * sources; the write or buffer is named.
+ */
+heft_status_t heft__fold_create(const heft_tape_t *tape, const heft__fold_opts_t *opts,
+                                heft__fold_t **fold_out, heft_error_t *err);
+void heft__fold_destroy(heft__fold_t *fold);
+
+/* The pieces of one buffer (none unless it is a parameter). */
+static inline const heft__fold_piece_t *heft__fold_get_pieces(const heft__fold_t *fold,
+                                                              uint32_t buffer, uint64_t *n_out)
+{
+    *n_out = fold->first_piece[buffer + 1] - fold->first_piece[buffer];
+    return fold->pieces + fold->first_piece[buffer];
+}
+
+/* Elements of a piece. */
+int64_t heft__fold_piece_count(const heft__fold_piece_t *piece);
+/* The elements of the parameter a piece writes. */
+heft__region_t heft__fold_piece_region(const heft__fold_piece_t *piece);
+/* Source s of a piece as a view of its buffer. */
+heft_view_t heft__fold_piece_src_view(const heft__fold_piece_t *piece, uint32_t s);
+
+#endif
