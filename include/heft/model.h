@@ -81,6 +81,14 @@ HEFT_API void heft_string_free(char *text);
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_checkpoint_open(const char *path, const char *side,
                                                             heft_checkpoint_t **checkpoint_out,
                                                             heft_error_t *err);
+/**
+ * The same. Where the index and its shards disagree, *report_out is a text with one line for each
+ * missing or surplus tensor and its file (40 lines at most; the last line states the total), freed
+ * with heft_string_free; in every other case it is NULL. report_out may be NULL.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t
+heft_checkpoint_open_report(const char *path, const char *side, heft_checkpoint_t **checkpoint_out,
+                            char **report_out, heft_error_t *err);
 HEFT_API void heft_checkpoint_close(heft_checkpoint_t *checkpoint);
 /** The manifest, borrowed. */
 HEFT_API const heft_manifest_t *heft_checkpoint_get_manifest(const heft_checkpoint_t *checkpoint);

@@ -1,1 +1,3 @@
-heft_add_test(test_manifest SOURCES ${CMAKE_CURRENT_LIST_DIR}/test_manifest.c LABELS unit)
+foreach(name test_manifest test_safetensors_header test_safetensors_folder)
+  heft_add_test(${name} SOURCES ${CMAKE_CURRENT_LIST_DIR}/${name}.c LABELS unit)
+endforeach()

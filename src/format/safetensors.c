@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The safetensors header (docs/formats/safetensors.md): 8 bytes of length, a JSON object, data.
+ *
+ * jansson parses and finds duplicate keys; this file checks the meaning. A header is accepted only
+ * if its ranges tile the data section exactly, so that a tensor never shows another one's bytes and
+ * no byte of the file goes unexplained. Byte offsets in messages count from the start of the file;
+ * jansson does not keep them, so that of a key is found by a second scan, after a fault only.
+ */
+#include "format/format.h"
+
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LENGTH_BYTES = 8 };
+
+typedef struct decoder {
+    const char *label;
+    const char *json;
+    size_t json_bytes;
+    heft__st_header_t *header;
+    heft_error_t *err;
+} decoder_t;
+
+void heft__path_label(char out[HEFT__ST_LABEL_BYTES], const char *path)
+{
+    size_t n = strlen(path);
+    size_t room = HEFT__ST_LABEL_BYTES - 1;
+    if (n <= room) {
+        memcpy(out, path, n + 1);
+        return;
+    }
+    (void)snprintf(out, HEFT__ST_LABEL_BYTES, "...%s", path + n - (room - 3));
+}
+
+/* ---- where things are, for messages ---- */
+
+/* The offset after the string literal that starts at i (a quote). */
+static size_t skip_string(const char *json, size_t n, size_t i)
+{
+    for (i++; i < n && json[i] != '"'; i++) {
+        if (json[i] == '\\') {
+            i++;
+        }
+    }
+    return i + 1;
+}
+
+/* The offset in the file of key k of the top-level object; the JSON is known to be valid. */
+static long long key_offset(const decoder_t *d, size_t k)
+{
+    size_t depth = 0;
+    bool is_key = false;
+    for (size_t i = 0; i < d->json_bytes;) {
+        char c = d->json[i];
+        if (c == '"') {
+            if (depth == 1 && is_key && k-- == 0) {
+                return (long long)(i + LENGTH_BYTES);
+            }
+            is_key = false;
+            i = skip_string(d->json, d->json_bytes, i);
+            continue;
+        }
+        depth += c == '{' || c == '[' ? 1 : 0;
+        depth -= c == '}' || c == ']' ? 1 : 0;
+        is_key = is_key || (depth == 1 && (c == '{' || c == ','));
+        i++;
+    }
+    return LENGTH_BYTES;
+}
+
+HEFT_PRINTF(5, 6)
+static heft_status_t fault(const decoder_t *d, heft_status_t status, const char *name, size_t k,
+                           const char *fmt, ...)
+{
+    char text[160];
+    va_list args;
+    va_start(args, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    return heft__error_set(d->err, status, "%s: tensor \"%.90s\" at byte %lld: %s", d->label, name,
+                           key_offset(d, k), text);
+}
+
+/* jansson stops right after the second key: walk back to its opening quote. */
+static heft_status_t duplicate_key(const decoder_t *d, size_t end)
+{
+    size_t start = end > 0 ? end - 1 : 0;
+    while (start > 0) {
+        start--;
+        size_t n_slashes = 0;
+        while (n_slashes < start && d->json[start - 1 - n_slashes] == '\\') {
+            n_slashes++;
+        }
+        if (d->json[start] == '"' && n_slashes % 2 == 0) {
+            break;
+        }
+    }
+    int n = end > start && end - start < 90 ? (int)(end - start) : 90;
+    return heft__error_set(d->err, HEFT_ERR_FORMAT,
+                           "%s: duplicate key %.*s: second occurrence at byte %zu", d->label, n,
+                           d->json + start, start + LENGTH_BYTES);
+}
+
+static heft_status_t json_fault(const decoder_t *d, const json_error_t *error)
+{
+    size_t position = error->position > 0 ? (size_t)error->position : 0;
+    enum json_error_code code = json_error_code(error);
+    if (code == json_error_out_of_memory) {
+        return heft__error_nomem(d->err, d->json_bytes);
+    }
+    if (code == json_error_duplicate_key && position <= d->json_bytes) {
+        return duplicate_key(d, position);
+    }
+    return heft__error_set(d->err, HEFT_ERR_FORMAT, "%s: header is no valid JSON at byte %zu: %s",
+                           d->label, position + LENGTH_BYTES, error->text);
+}
+
+/* ---- one tensor ---- */
+
+static heft_status_t decode_shape(const decoder_t *d, const char *name, size_t k,
+                                  const json_t *array, heft_shape_t *shape_out)
+{
+    if (!json_is_array(array)) {
+        return fault(d, HEFT_ERR_FORMAT, name, k, "\"shape\" must be an array of integers");
+    }
+    size_t rank = json_array_size(array);
+    if (rank > HEFT_MAX_DIMS) {
+        return fault(d, HEFT_ERR_LIMIT, name, k, "%zu dimensions, at most %d", rank, HEFT_MAX_DIMS);
+    }
+    heft_shape_t shape = { .rank = (int32_t)rank };
+    for (size_t i = 0; i < rank; i++) {
+        const json_t *n = json_array_get(array, i);
+        if (!json_is_integer(n)) {
+            return fault(d, HEFT_ERR_FORMAT, name, k, "\"shape\" must be an array of integers");
+        }
+        shape.extent[i] = json_integer_value(n);
+        if (shape.extent[i] < 0) {
+            return fault(d, HEFT_ERR_FORMAT, name, k, "extent %lld in dimension %zu",
+                         (long long)shape.extent[i], i);
+        }
+    }
+    *shape_out = shape;
+    return HEFT_OK;
+}
+
+static heft_status_t decode_range(const decoder_t *d, const char *name, size_t k,
+                                  const json_t *array, int64_t *begin_out, int64_t *end_out)
+{
+    const json_t *first = json_array_get(array, 0);
+    const json_t *last = json_array_get(array, 1);
+    if (json_array_size(array) != 2 || !json_is_integer(first) || !json_is_integer(last) ||
+        json_integer_value(first) < 0 || json_integer_value(last) < 0) {
+        return fault(d, HEFT_ERR_FORMAT, name, k,
+                     "\"data_offsets\" must be two integers, none negative");
+    }
+    if (json_integer_value(first) > json_integer_value(last)) {
+        return fault(d, HEFT_ERR_FORMAT, name, k, "reversed range: begins at %lld, ends at %lld",
+                     (long long)json_integer_value(first), (long long)json_integer_value(last));
+    }
+    *begin_out = json_integer_value(first);
+    *end_out = json_integer_value(last);
+    return HEFT_OK;
+}
+
+static heft_status_t check_keys(const decoder_t *d, const char *name, size_t k, json_t *object)
+{
+    static const char *const known[] = { "dtype", "shape", "data_offsets" };
+    if (!json_is_object(object)) {
+        return fault(d, HEFT_ERR_FORMAT, name, k, "its value must be an object");
+    }
+    for (size_t i = 0; i < 3; i++) {
+        if (json_object_get(object, known[i]) == NULL) {
+            return fault(d, HEFT_ERR_FORMAT, name, k, "no \"%s\"", known[i]);
+        }
+    }
+    const char *key;
+    json_t *value;
+    json_object_foreach(object, key, value)
+    {
+        if (strcmp(key, known[0]) != 0 && strcmp(key, known[1]) != 0 &&
+            strcmp(key, known[2]) != 0) {
+            return fault(d, HEFT_ERR_FORMAT, name, k, "unknown key \"%.80s\"", key);
+        }
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t decode_dtype(const decoder_t *d, const char *name, size_t k,
+                                  const json_t *value, heft_dtype_t *dtype_out)
+{
+    const char *text = json_string_value(value);
+    if (text == NULL) {
+        return fault(d, HEFT_ERR_FORMAT, name, k, "\"dtype\" must be a string");
+    }
+    heft_dtype_t dtype = heft_dtype_from_name(text);
+    if (dtype == HEFT_DTYPE_NONE || strcmp(heft_dtype_get_name(dtype), text) != 0) {
+        return fault(d, HEFT_ERR_FORMAT, name, k, "unknown dtype \"%.40s\"", text);
+    }
+    *dtype_out = dtype;
+    return HEFT_OK;
+}
+
+static heft_status_t decode_tensor(const decoder_t *d, const char *name, size_t k, json_t *object,
+                                   heft__st_tensor_t *tensor_out)
+{
+    heft__st_tensor_t t = { .name = NULL };
+    int64_t end = 0;
+    heft_status_t status = check_keys(d, name, k, object);
+    if (status == HEFT_OK) {
+        status = decode_dtype(d, name, k, json_object_get(object, "dtype"), &t.dtype);
+    }
+    if (status == HEFT_OK) {
+        status = decode_shape(d, name, k, json_object_get(object, "shape"), &t.shape);
+    }
+    if (status == HEFT_OK) {
+        status = decode_range(d, name, k, json_object_get(object, "data_offsets"), &t.begin, &end);
+    }
+    if (status != HEFT_OK) {
+        return status;
+    }
+    heft_error_t cause = HEFT_ERROR_INIT;
+    int64_t n_elems;
+    status = heft__tensor_measure(t.dtype, &t.shape, &n_elems, &t.n_bytes, &cause);
+    if (status != HEFT_OK) {
+        return fault(d, HEFT_ERR_FORMAT, name, k, "%s", cause.message);
+    }
+    if (end - t.begin != t.n_bytes) {
+        return fault(d, HEFT_ERR_FORMAT, name, k,
+                     "wrong size: shape and dtype need %lld bytes, data_offsets hold %lld",
+                     (long long)t.n_bytes, (long long)(end - t.begin));
+    }
+    if (name[0] == '\0' || !heft__text_is_clean(name)) {
+        return fault(d, HEFT_ERR_FORMAT, name, k,
+                     "a name must not be empty nor have control "
+                     "characters");
+    }
+    t.name = heft__arena_strndup(&d->header->arena, name, strlen(name));
+    if (t.name == NULL) {
+        return heft__error_nomem(d->err, strlen(name) + 1);
+    }
+    *tensor_out = t;
+    return HEFT_OK;
+}
+
+static heft_status_t check_metadata(const decoder_t *d, json_t *object)
+{
+    if (!json_is_object(object)) {
+        return heft__error_set(d->err, HEFT_ERR_FORMAT,
+                               "%s: \"__metadata__\" must be an object of strings", d->label);
+    }
+    const char *key;
+    json_t *value;
+    json_object_foreach(object, key, value)
+    {
+        if (!json_is_string(value)) {
+            return heft__error_set(d->err, HEFT_ERR_FORMAT,
+                                   "%s: \"__metadata__\": value of \"%.80s\" must be a string",
+                                   d->label, key);
+        }
+    }
+    return HEFT_OK;
+}
+
+/* ---- the whole ---- */
+
+static int by_range(const void *a, const void *b)
+{
+    const heft__st_tensor_t *x = a;
+    const heft__st_tensor_t *y = b;
+    if (x->begin != y->begin) {
+        return x->begin < y->begin ? -1 : 1;
+    }
+    if (x->n_bytes != y->n_bytes) {
+        return x->n_bytes < y->n_bytes ? -1 : 1; /* an empty one first: it ends where it begins */
+    }
+    return strcmp(x->name, y->name);
+}
+
+static heft_status_t check_tiling(const decoder_t *d, int64_t data_bytes)
+{
+    heft__st_header_t *header = d->header;
+    if (header->n_tensors > 1) {
+        qsort(header->tensors, header->n_tensors, sizeof header->tensors[0], by_range);
+    }
+    int64_t declared = 0;
+    for (size_t i = 0; i < header->n_tensors; i++) {
+        declared = heft__max_i64(declared, header->tensors[i].begin + header->tensors[i].n_bytes);
+    }
+    if (declared > data_bytes) {
+        return heft__error_set(
+            d->err, HEFT_ERR_FORMAT,
+            "%s: truncated: the header declares %lld data bytes after byte %lld, %lld are there",
+            d->label, (long long)declared, (long long)header->data_offset, (long long)data_bytes);
+    }
+    int64_t end = 0;
+    for (size_t i = 0; i < header->n_tensors; i++) {
+        const heft__st_tensor_t *t = &header->tensors[i];
+        const char *before = i > 0 ? t[-1].name : "";
+        if (t->begin != end) {
+            return heft__error_set(
+                d->err, HEFT_ERR_FORMAT,
+                "%s: %s at byte %lld: tensor \"%.50s\" begins at %lld, \"%.50s\" before it ends at "
+                "%lld",
+                d->label, t->begin < end ? "overlap" : "gap",
+                (long long)(header->data_offset + heft__min_i64(end, t->begin)), t->name,
+                (long long)t->begin, before, (long long)end);
+        }
+        end = t->begin + t->n_bytes;
+    }
+    if (end < data_bytes) {
+        return heft__error_set(
+            d->err, HEFT_ERR_FORMAT, "%s: %lld bytes after the last tensor, at byte %lld", d->label,
+            (long long)(data_bytes - end), (long long)(header->data_offset + end));
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t decode_root(const decoder_t *d, json_t *root)
+{
+    if (!json_is_object(root)) {
+        return heft__error_set(d->err, HEFT_ERR_FORMAT, "%s: the header must be a JSON object",
+                               d->label);
+    }
+    heft__st_header_t *header = d->header;
+    header->tensors = heft__calloc(json_object_size(root) + 1, sizeof header->tensors[0]);
+    if (header->tensors == NULL) {
+        return heft__error_nomem(d->err, json_object_size(root) * sizeof header->tensors[0]);
+    }
+    const char *key;
+    json_t *value;
+    size_t k = 0;
+    json_object_foreach(root, key, value)
+    {
+        heft_status_t status;
+        if (strcmp(key, "__metadata__") == 0) {
+            status = check_metadata(d, value);
+        } else {
+            status = decode_tensor(d, key, k, value, &header->tensors[header->n_tensors]);
+            header->n_tensors += status == HEFT_OK ? 1 : 0;
+        }
+        if (status != HEFT_OK) {
+            return status;
+        }
+        k++;
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t check_length(const char *label, const uint8_t *bytes, size_t n_bytes,
+                                  size_t *length_out, heft_error_t *err)
+{
+    if (n_bytes < LENGTH_BYTES) {
+        return heft__error_set(err, HEFT_ERR_FORMAT,
+                               "%s: truncated: %zu bytes, the header length alone takes 8", label,
+                               n_bytes);
+    }
+    uint64_t length = heft__get_le64(bytes);
+    if (length > HEFT__ST_MAX_HEADER_BYTES) {
+        return heft__error_set(err, HEFT_ERR_FORMAT,
+                               "%s: header too long: %llu bytes at byte 0, at most %d", label,
+                               (unsigned long long)length, HEFT__ST_MAX_HEADER_BYTES);
+    }
+    if (length > n_bytes - LENGTH_BYTES) {
+        return heft__error_set(err, HEFT_ERR_FORMAT,
+                               "%s: truncated: header of %llu bytes at byte 8, %zu are there",
+                               label, (unsigned long long)length, n_bytes - LENGTH_BYTES);
+    }
+    if (length == 0 || bytes[LENGTH_BYTES] != '{') {
+        return heft__error_set(err, HEFT_ERR_FORMAT, "%s: no '{' at byte 8: not a safetensors file",
+                               label);
+    }
+    *length_out = (size_t)length;
+    return HEFT_OK;
+}
+
+heft_status_t heft__st_header_decode(const char *label, const uint8_t *bytes, size_t n_bytes,
+                                     heft__st_header_t *header_out, heft_error_t *err)
+{
+    size_t length = 0;
+    heft_status_t status = check_length(label, bytes, n_bytes, &length, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    heft__st_header_t header = { .data_offset = (int64_t)(LENGTH_BYTES + length) };
+    decoder_t d = { .label = label,
+                    .json = (const char *)bytes + LENGTH_BYTES,
+                    .json_bytes = length,
+                    .header = &header,
+                    .err = err };
+    json_error_t json_error;
+    json_t *root = json_loadb(d.json, d.json_bytes, JSON_REJECT_DUPLICATES, &json_error);
+    if (root == NULL) {
+        return json_fault(&d, &json_error);
+    }
+    heft__arena_init(&header.arena, 16384);
+    status = decode_root(&d, root);
+    json_decref(root);
+    if (status == HEFT_OK) {
+        status = check_tiling(&d, (int64_t)(n_bytes - LENGTH_BYTES - length));
+    }
+    if (status != HEFT_OK) {
+        heft__st_header_fini(&header);
+        return status;
+    }
+    *header_out = header;
+    return HEFT_OK;
+}
+
+void heft__st_header_fini(heft__st_header_t *header)
+{
+    heft__free(header->tensors);
+    heft__arena_fini(&header->arena);
+    *header = (heft__st_header_t){ .n_tensors = 0 };
+}
