@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Wire: how a member introduces itself: register, its reply, and bind.
+ */
+#include <stddef.h>
+#include <string.h>
+
+#include "sync/wire_json.h"
+
+/* A register message with what is fixed in this version of the format. */
+typedef struct register_message {
+    uint32_t format;
+    char mode[16];
+    heft__register_t reg;
+} register_message_t;
+
+#define AT(member) offsetof(register_message_t, member)
+static const heft__field_t register_fields[] = {
+    { "format", HEFT__FIELD_U32, true, AT(format), 1, 1, NULL },
+    { "role", HEFT__FIELD_ENUM, true, AT(reg.role), 0, 0, heft__role_names },
+    { "job", HEFT__FIELD_TEXT, true, AT(reg.job), 1, HEFT__JOB_SIZE, NULL },
+    { "replica", HEFT__FIELD_U32, true, AT(reg.replica), 0, INT32_MAX, NULL },
+    { "rank", HEFT__FIELD_U32, true, AT(reg.rank), 0, INT32_MAX, NULL },
+    { "incarnation", HEFT__FIELD_HEX, true, AT(reg.incarnation), 0, 32, NULL },
+    { "epoch", HEFT__FIELD_INT, true, AT(reg.epoch), 0, HEFT__WIRE_MAX_INT - 1, NULL },
+    { "mode", HEFT__FIELD_TEXT, true, AT(mode), 1, sizeof(((register_message_t *)0)->mode), NULL },
+    { "transports", HEFT__FIELD_LIST, true, 0, 0, 0, NULL },
+    HEFT__FIELD_END
+};
+#undef AT
+
+heft_status_t heft__register_encode(const heft__register_t *msg, char **text_out, heft_error_t *err)
+{
+    const register_message_t full = { .format = 1, .mode = "staged", .reg = *msg };
+    json_t *root = json_object();
+    heft_status_t status = root == NULL ? heft__error_nomem(err, 0)
+                                        : heft__json_write(root, register_fields, &full, err);
+    if (status == HEFT_OK &&
+        !heft__json_put(root, "transports",
+                        heft__json_transports(msg->transports, msg->n_transports))) {
+        status = heft__error_nomem(err, 0);
+    }
+    if (status != HEFT_OK) {
+        json_decref(root);
+        return status;
+    }
+    return heft__json_finish(root, text_out, err);
+}
+
+heft_status_t heft__register_decode(const char *text, size_t n, heft__register_t *out,
+                                    heft_error_t *err)
+{
+    register_message_t full;
+    memset(&full, 0, sizeof full);
+    json_t *root;
+    heft_status_t status = heft__json_parse(text, n, "register", &root, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    status = heft__json_read(root, register_fields, "register", &full, err);
+    if (status == HEFT_OK && !heft__is_job(full.reg.job)) {
+        char shown[64];
+        status = heft__error_set(err, HEFT_ERR_FORMAT,
+                                 "register: job \"%s\" has a byte outside A-Z a-z 0-9 . _ -",
+                                 heft__json_show(full.reg.job, shown));
+    }
+    if (status == HEFT_OK && strcmp(full.mode, "staged") != 0) {
+        char shown[64];
+        status = heft__error_set(err, HEFT_ERR_UNSUPPORTED,
+                                 "register: mode \"%s\" is not supported, only \"staged\" is",
+                                 heft__json_show(full.mode, shown));
+    }
+    if (status == HEFT_OK) {
+        status = heft__json_read_transports(json_object_get(root, "transports"), "register",
+                                            full.reg.transports, &full.reg.n_transports, err);
+    }
+    json_decref(root);
+    if (status == HEFT_OK) {
+        *out = full.reg;
+    }
+    return status;
+}
+
+#define AT(member) offsetof(heft__registered_t, member)
+static const heft__field_t registered_fields[] = {
+    { "id", HEFT__FIELD_TEXT, true, AT(id), 1, HEFT__ID_SIZE, NULL },
+    { "epoch", HEFT__FIELD_INT, true, AT(epoch), 1, HEFT__WIRE_MAX_INT, NULL },
+    { "poll_ms", HEFT__FIELD_U32, true, AT(poll_ms), 1, INT32_MAX, NULL },
+    { "contact_ms", HEFT__FIELD_U32, true, AT(contact_ms), 1, INT32_MAX, NULL },
+    { "committed_version", HEFT__FIELD_INT, true, AT(committed_version), 0, HEFT__WIRE_MAX_INT,
+      NULL },
+    { "committed_digest", HEFT__FIELD_HEX, false, AT(committed_digest), 0, 64, NULL },
+    HEFT__FIELD_END
+};
+#undef AT
+
+#define AT(member) offsetof(heft__bind_t, member)
+static const heft__field_t bind_fields[] = {
+    { "incarnation", HEFT__FIELD_HEX, true, AT(incarnation), 0, 32, NULL },
+    { "manifest", HEFT__FIELD_HEX, true, AT(manifest), 0, 64, NULL },
+    { "contract", HEFT__FIELD_HEX, false, AT(contract), 0, 64, NULL },
+    { "endpoint", HEFT__FIELD_HEX, false, AT(endpoint), 0, 64, NULL },
+    HEFT__FIELD_END
+};
+#undef AT
+
+heft_status_t heft__registered_encode(const heft__registered_t *msg, char **text_out,
+                                      heft_error_t *err)
+{
+    return heft__json_encode_flat(registered_fields, msg, text_out, err);
+}
+
+heft_status_t heft__registered_decode(const char *text, size_t n, heft__registered_t *out,
+                                      heft_error_t *err)
+{
+    heft__registered_t msg;
+    memset(&msg, 0, sizeof msg);
+    heft_status_t status =
+        heft__json_decode_flat(text, n, registered_fields, "register reply", &msg, err);
+    if (status == HEFT_OK) {
+        *out = msg;
+    }
+    return status;
+}
+
+heft_status_t heft__bind_encode(const heft__bind_t *msg, char **text_out, heft_error_t *err)
+{
+    return heft__json_encode_flat(bind_fields, msg, text_out, err);
+}
+
+heft_status_t heft__bind_decode(const char *text, size_t n, heft__bind_t *out, heft_error_t *err)
+{
+    heft__bind_t msg;
+    memset(&msg, 0, sizeof msg);
+    heft_status_t status = heft__json_decode_flat(text, n, bind_fields, "bind", &msg, err);
+    if (status == HEFT_OK) {
+        *out = msg;
+    }
+    return status;
+}
