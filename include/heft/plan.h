@@ -20,9 +20,9 @@ typedef struct heft_plan heft_plan_t;     /* immutable: share freely */
 typedef struct heft_report heft_report_t; /* immutable */
 
 typedef enum heft_finding_kind {
-    HEFT_FINDING_UNCOVERED = 1, /* parameter elements nothing writes */
-    HEFT_FINDING_OVERWRITTEN =
-        2, /* parameter elements written twice from different sources; the later write wins */
+    HEFT_FINDING_UNCOVERED = 1,   /* parameter elements nothing writes */
+    HEFT_FINDING_OVERWRITTEN = 2, /* parameter elements written twice from different sources; the
+                                     later write wins */
     HEFT_FINDING_CONSTANT = 3, /* parameter elements covered by a constant only (padding): a note */
     HEFT_FINDING_UNUSED = 4,   /* source elements no parameter needs */
     HEFT_FINDING_EXCEPTION = 5, /* an exception that matched: a note with its reason */
@@ -63,11 +63,44 @@ typedef struct heft_piece {
 } heft_piece_t;
 
 typedef struct heft_piece_src {
-    uint32_t source; /* source index within the plan */
-    uint32_t reserved;
-    int64_t offset; /* elements from the start of the source tensor */
-    int64_t stride[HEFT_MAX_DIMS];
+    uint32_t source; /* source index within the plan; output of the operation if opaque != 0 */
+    uint32_t opaque; /* 0: reads a source tensor; k: reads what operation k - 1 of the rank left */
+    int64_t offset;  /* elements from the start of the source tensor, or of the output's buffer */
+    int64_t stride[HEFT_MAX_DIMS]; /* signed; 0 repeats */
 } heft_piece_src_t;
+
+/*
+ * An operation that heft does not fold: the engine's loader, or a known kernel that is found by its
+ * name. Its inputs are contiguous tensors that pieces fill from sources (and from earlier
+ * operations of the rank); its outputs are views of work buffers that pieces read.
+ */
+typedef struct heft_opaque_input {
+    heft_dtype_t dtype;
+    int32_t reserved;
+    heft_shape_t shape;
+    const heft_piece_t *pieces; /* their field param is the number of the input */
+    uint64_t n_pieces;
+} heft_opaque_input_t;
+
+typedef struct heft_opaque_output {
+    heft_dtype_t dtype;
+    int32_t reserved;
+    heft_view_t view; /* where the operation writes; view.buffer numbers the rank's work buffers:
+                         equal for outputs, also of other operations, in one buffer */
+    int64_t buffer_elems; /* elements of the whole buffer */
+} heft_opaque_output_t;
+
+typedef struct heft_opaque {
+    const char *op;   /* name of the operation */
+    const char *note; /* where it stands, or "" */
+    uint32_t n_inputs;
+    uint32_t n_outputs;
+    uint32_t n_sources;
+    uint32_t group;          /* HEFT_GROUP_NONE when no parameter needs it */
+    const uint32_t *sources; /* source tensors it needs, as wholes; ascending */
+    const heft_opaque_input_t *inputs;
+    const heft_opaque_output_t *outputs;
+} heft_opaque_t;
 
 typedef struct heft_plan_opts {
     size_t size;
@@ -97,9 +130,20 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_plan_create(const heft_tape_t *const
 HEFT_API void heft_plan_destroy(heft_plan_t *plan);
 
 HEFT_API void heft_report_destroy(heft_report_t *report);
+/**
+ * Findings that can be had one by one: errors first, then notes. Of one kind at most 40 errors and
+ * 40 notes; where there are more, one further finding with an empty name says how many findings and
+ * elements there are in all (n_regions and n_elems).
+ */
 HEFT_API uint32_t heft_report_get_n_findings(const heft_report_t *report);
+/** Errors in all, those beyond the first 40 of a kind included. */
 HEFT_API uint32_t heft_report_get_n_errors(const heft_report_t *report);
+/** Finding i, or NULL; borrowed. */
 HEFT_API const heft_finding_t *heft_report_get_finding(const heft_report_t *report, uint32_t i);
+/** One line: "refused: 2 errors, 1 note; 1 piece, 16 of 32 bytes planned". Never NULL. */
+HEFT_API const char *heft_report_get_summary(const heft_report_t *report);
+/** A short lower-case word for a kind, such as "uncovered"; "unknown" for a value that is none. */
+HEFT_API const char *heft_finding_kind_get_name(heft_finding_kind_t kind);
 
 typedef struct heft_plan_info {
     uint32_t n_ranks;
@@ -174,6 +218,9 @@ HEFT_API const uint32_t *heft_plan_get_group_sources(const heft_plan_t *plan, ui
 /** The group of a parameter, or HEFT_GROUP_NONE. */
 HEFT_API uint32_t heft_plan_get_param_group(const heft_plan_t *plan, uint32_t rank_index,
                                             uint32_t param);
+/** The opaque operations of a rank, in the order in which they run; borrowed. */
+HEFT_API const heft_opaque_t *heft_plan_get_opaques(const heft_plan_t *plan, uint32_t rank_index,
+                                                    uint32_t *n_out);
 /** Where the rule that made a piece stands ("recipe:line"), or "". */
 HEFT_API const char *heft_plan_get_piece_note(const heft_plan_t *plan, const heft_piece_t *piece);
 
