@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Casts of contiguous elements at the scalar level. */
+#include "kernel/ops_scalar.h"
+
+#include <string.h>
+
+/* Round to nearest even; not-a-number keeps its sign and leading payload, quiet. */
+static inline uint16_t round_bf16(uint32_t v)
+{
+    uint32_t rounded = (v + 0x7fff + (v >> 16 & 1)) >> 16;
+    uint32_t quiet = v >> 16 | 0x40;
+    return (uint16_t)((v & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
+}
+
+void heft__scalar_f32_to_bf16(uint16_t *dst, const uint32_t *src, int64_t n, bool nt)
+{
+    (void)nt;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t v;
+        memcpy(&v, (const uint8_t *)src + 4 * i, 4);
+        uint16_t r = round_bf16(v);
+        memcpy((uint8_t *)dst + 2 * i, &r, 2);
+    }
+}
+
+void heft__scalar_bf16_to_f32(uint32_t *dst, const uint16_t *src, int64_t n, bool nt)
+{
+    (void)nt;
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t v;
+        memcpy(&v, (const uint8_t *)src + 2 * i, 2);
+        uint32_t r = (uint32_t)v << 16;
+        memcpy((uint8_t *)dst + 4 * i, &r, 4);
+    }
+}
+
+void heft__scalar_f32_to_f16(uint16_t *dst, const uint32_t *src, int64_t n, bool nt)
+{
+    (void)nt;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t v;
+        memcpy(&v, (const uint8_t *)src + 4 * i, 4);
+        uint16_t r = (uint16_t)heft__cast_bits(HEFT_DTYPE_F16, HEFT_DTYPE_F32, v);
+        memcpy((uint8_t *)dst + 2 * i, &r, 2);
+    }
+}
+
+void heft__scalar_f16_to_f32(uint32_t *dst, const uint16_t *src, int64_t n, bool nt)
+{
+    (void)nt;
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t v;
+        memcpy(&v, (const uint8_t *)src + 2 * i, 2);
+        uint32_t r = (uint32_t)heft__cast_bits(HEFT_DTYPE_F32, HEFT_DTYPE_F16, v);
+        memcpy((uint8_t *)dst + 4 * i, &r, 4);
+    }
+}

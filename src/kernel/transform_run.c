@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The interpreter of element-wise programs: each operation runs over a block of elements at a time.
+ *
+ * Lines follow the primary source. Where the destination is contiguous along the line, the result
+ * goes straight there; otherwise a tile of lines is computed into a small dense buffer and moved to
+ * the destination as a copy (a transpose, mostly). Arithmetic runs in the default floating-point
+ * environment whatever the caller's is.
+ */
+#include "kernel/cast.h"
+#include "kernel/transform.h"
+
+#include <fenv.h>
+#include <math.h>
+#include <string.h>
+
+#define BLOCK 256
+#define TILE_BYTES 16384
+#define TILE_LINES 64
+
+typedef struct slot {
+    const void *data; /* elements in a row: own, or the source itself */
+    void *own;
+    heft_dtype_t dtype;
+} slot_t;
+
+typedef struct machine {
+    uint64_t buffer[HEFT_MAX_OPS + 1][BLOCK];
+    slot_t slot[HEFT_MAX_OPS];
+    void *spare;
+    uint64_t imm[HEFT_MAX_OPS]; /* rounded to the operation's dtype */
+} machine_t;
+
+typedef struct run {
+    const heft__kernel_ops_t *ops;
+    const heft__transform_plan_t *plan;
+    machine_t *machine;
+    const heft__transform_part_t *part;
+    uint64_t digest;
+    int64_t extent[HEFT_MAX_DIMS];
+    const uint8_t *src[HEFT_MAX_SOURCES];
+} transform_run_t;
+
+static void load_block(machine_t *m, slot_t *slot, const uint8_t *src, int64_t step,
+                       heft_dtype_t dtype, int64_t n)
+{
+    uint32_t bytes = heft_dtype_get_unit_bytes(dtype);
+    slot->dtype = dtype;
+    slot->data = src;
+    if (step != (int64_t)bytes) {
+        (void)m;
+        heft__elems_move(slot->own, bytes, src, step, n, bytes);
+        slot->data = slot->own;
+    }
+}
+
+static void cast_slot(machine_t *m, slot_t *slot, heft_dtype_t dtype, int64_t n)
+{
+    if (slot->dtype == dtype) {
+        return;
+    }
+    heft__cast_block(dtype, m->spare, slot->dtype, slot->data, n, false);
+    void *own = slot->own;
+    slot->own = m->spare;
+    slot->data = slot->own;
+    slot->dtype = dtype;
+    m->spare = own;
+}
+
+/* Arrays of f32 and f64 are only ever touched as such through memcpy'd locals of one block. */
+static void arith_block_f32(heft_op_code_t code, float *a, const float *b, int64_t n)
+{
+    switch (code) {
+    case HEFT_OP_ADD_IMM:
+        for (int64_t i = 0; i < n; i++) {
+            a[i] = a[i] + b[i];
+        }
+        break;
+    case HEFT_OP_DIV_IMM:
+        for (int64_t i = 0; i < n; i++) {
+            a[i] = a[i] / b[i];
+        }
+        break;
+    case HEFT_OP_NEG_EXP:
+        for (int64_t i = 0; i < n; i++) {
+            a[i] = (float)-exp((double)a[i]);
+        }
+        break;
+    case HEFT_OP_MUL_IMM:
+    case HEFT_OP_MUL:
+    case HEFT_OP_LOAD:
+    case HEFT_OP_CONST:
+    case HEFT_OP_CAST:
+        for (int64_t i = 0; i < n; i++) {
+            a[i] = a[i] * b[i];
+        }
+        break;
+    }
+    const uint32_t nan_bits = HEFT__NAN_F32;
+    float nan_value;
+    memcpy(&nan_value, &nan_bits, sizeof nan_value);
+    for (int64_t i = 0; i < n; i++) {
+        a[i] = a[i] == a[i] ? a[i] : nan_value;
+    }
+}
+
+static void arith_block_f64(heft_op_code_t code, double *a, const double *b, int64_t n)
+{
+    switch (code) {
+    case HEFT_OP_ADD_IMM:
+        for (int64_t i = 0; i < n; i++) {
+            a[i] = a[i] + b[i];
+        }
+        break;
+    case HEFT_OP_DIV_IMM:
+        for (int64_t i = 0; i < n; i++) {
+            a[i] = a[i] / b[i];
+        }
+        break;
+    case HEFT_OP_NEG_EXP:
+        for (int64_t i = 0; i < n; i++) {
+            a[i] = -exp(a[i]);
+        }
+        break;
+    case HEFT_OP_MUL_IMM:
+    case HEFT_OP_MUL:
+    case HEFT_OP_LOAD:
+    case HEFT_OP_CONST:
+    case HEFT_OP_CAST:
+        for (int64_t i = 0; i < n; i++) {
+            a[i] = a[i] * b[i];
+        }
+        break;
+    }
+    const uint64_t nan_bits = HEFT__NAN_F64;
+    double nan_value;
+    memcpy(&nan_value, &nan_bits, sizeof nan_value);
+    for (int64_t i = 0; i < n; i++) {
+        a[i] = a[i] == a[i] ? a[i] : nan_value;
+    }
+}
+
+/* slot <- slot op other, in dtype; other holds n elements of dtype. */
+static void arith_slot(machine_t *m, slot_t *slot, heft_op_code_t code, heft_dtype_t dtype,
+                       const void *other, int64_t n)
+{
+    cast_slot(m, slot, dtype, n);
+    if (dtype == HEFT_DTYPE_F64) {
+        double a[BLOCK];
+        double b[BLOCK];
+        memcpy(a, slot->data, sizeof a[0] * (size_t)n);
+        memcpy(b, other, sizeof b[0] * (size_t)n);
+        arith_block_f64(code, a, b, n);
+        memcpy(slot->own, a, sizeof a[0] * (size_t)n);
+    } else {
+        float a[BLOCK];
+        float b[BLOCK];
+        heft__cast_block(HEFT_DTYPE_F32, a, dtype, slot->data, n, false);
+        heft__cast_block(HEFT_DTYPE_F32, b, dtype, other, n, false);
+        arith_block_f32(code, a, b, n);
+        heft__cast_block(dtype, slot->own, HEFT_DTYPE_F32, a, n, false);
+    }
+    slot->data = slot->own;
+}
+
+static void fill_block(void *dst, uint64_t bits, uint32_t bytes, int64_t n)
+{
+    uint8_t elem[8];
+    heft__put_le64(elem, bits);
+    heft__elems_move(dst, bytes, elem, 0, n, bytes);
+}
+
+/* Run the program over n elements; the result stays in slot 0. */
+static void run_block(transform_run_t *run, const uint8_t *const *src, const int64_t *step,
+                      int64_t n)
+{
+    machine_t *m = run->machine;
+    int top = -1;
+    for (uint32_t k = 0; k < run->plan->n_ops; k++) {
+        const heft_op_t *op = &run->plan->ops[k];
+        heft_dtype_t dtype = (heft_dtype_t)op->dtype;
+        uint32_t bytes = heft_dtype_get_unit_bytes(dtype);
+        switch ((heft_op_code_t)op->code) {
+        case HEFT_OP_LOAD:
+            load_block(m, &m->slot[++top], src[op->arg], step[op->arg],
+                       run->plan->src_dtype[op->arg], n);
+            break;
+        case HEFT_OP_CONST:
+            fill_block(m->slot[++top].own, op->imm_bits, bytes, n);
+            m->slot[top].data = m->slot[top].own;
+            m->slot[top].dtype = dtype;
+            break;
+        case HEFT_OP_CAST:
+            cast_slot(m, &m->slot[top], dtype, n);
+            break;
+        case HEFT_OP_MUL:
+            cast_slot(m, &m->slot[top], dtype, n);
+            top--;
+            arith_slot(m, &m->slot[top], HEFT_OP_MUL, dtype, m->slot[top + 1].data, n);
+            break;
+        case HEFT_OP_ADD_IMM:
+        case HEFT_OP_MUL_IMM:
+        case HEFT_OP_DIV_IMM:
+        case HEFT_OP_NEG_EXP:
+            fill_block(m->spare, m->imm[k], bytes, n);
+            if (m->slot[top].dtype != dtype) { /* the cast needs the spare */
+                cast_slot(m, &m->slot[top], dtype, n);
+                fill_block(m->spare, m->imm[k], bytes, n);
+            }
+            arith_slot(m, &m->slot[top], (heft_op_code_t)op->code, dtype, m->spare, n);
+            break;
+        }
+    }
+}
+
+static void emit(transform_run_t *run, uint8_t *dst, const void *src, int64_t bytes)
+{
+    bool nt = run->part->nt && bytes >= HEFT__NT_MIN_RUN;
+    if (!run->part->has_digest) {
+        run->ops->move(dst, src, bytes, nt);
+        return;
+    }
+    uint64_t crc = run->ops->crc64_move(0, dst, src, bytes, nt);
+    run->digest ^= heft__crc64_shift(crc, run->part->dst + run->part->digest_end - (dst + bytes));
+}
+
+/* One line of n elements to contiguous memory; `final`: with digest and stores as asked. */
+static void run_line(transform_run_t *run, uint8_t *dst, const uint8_t *const *src,
+                     const int64_t *step, int64_t n, bool final)
+{
+    uint32_t elem = run->plan->elem_bytes;
+    const uint8_t *at[HEFT_MAX_SOURCES] = { NULL };
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t some = heft__min_i64(BLOCK, n - i);
+        for (uint32_t s = 0; s < run->plan->n_srcs; s++) {
+            at[s] = src[s] + i * step[s];
+        }
+        run_block(run, at, step, some);
+        if (final) {
+            emit(run, dst + i * elem, run->machine->slot[0].data, some * elem);
+        } else {
+            memcpy(dst + i * elem, run->machine->slot[0].data, (size_t)(some * elem));
+        }
+    }
+}
+
+/* The loop along which the destination advances least. */
+static int find_dst_loop(const heft__transform_plan_t *plan)
+{
+    int best = plan->n_loops - 1;
+    for (int k = 0; k < plan->n_loops; k++) {
+        best = plan->dst_step[k] < plan->dst_step[best] ? k : best;
+    }
+    return best;
+}
+
+static void move_tile(transform_run_t *run, uint8_t *dst, const uint8_t *tile, int u, int v,
+                      int64_t n_lines, int64_t n)
+{
+    const heft__transform_plan_t *plan = run->plan;
+    uint32_t elem = plan->elem_bytes;
+    heft__copy_t copy = { .elem_bytes = 1,
+                          .rank = 3,
+                          .extent = { n_lines, n, elem },
+                          .dst_stride = { plan->dst_step[u], plan->dst_step[v], 1 },
+                          .src_stride = { n * elem, elem, 1 } };
+    if (u == v) {
+        copy.extent[0] = 1;
+    }
+    heft__copy_plan_t tile_plan;
+    if (heft__copy_prepare(&copy, &tile_plan, NULL) != HEFT_OK) {
+        return; /* cannot happen: every number was checked when the transform was prepared */
+    }
+    heft__copy_part_t part = { .plan = &tile_plan,
+                               .dst = dst,
+                               .src = tile,
+                               .end = tile_plan.extent[0],
+                               .nt = run->part->nt,
+                               .has_digest = run->part->has_digest,
+                               .digest_end = run->part->dst + run->part->digest_end - dst };
+    run->digest ^= heft__copy_part_run(run->ops, &part);
+}
+
+/* Loops u (lines) and v (along a line) by tiles. */
+static void run_tiles(transform_run_t *run, uint8_t *dst, const uint8_t *const *src,
+                      const int64_t *step, int u, int v)
+{
+    const heft__transform_plan_t *plan = run->plan;
+    uint8_t tile[TILE_BYTES];
+    int64_t n_lines = u == v ? 1 : run->extent[u];
+    int64_t most = TILE_BYTES / TILE_LINES / plan->elem_bytes;
+    const uint8_t *at[HEFT_MAX_SOURCES] = { NULL };
+    for (int64_t i = 0; i < n_lines; i += TILE_LINES) {
+        int64_t lines = heft__min_i64(TILE_LINES, n_lines - i);
+        for (int64_t j = 0; j < run->extent[v]; j += most) {
+            int64_t n = heft__min_i64(most, run->extent[v] - j);
+            for (int64_t l = 0; l < lines; l++) {
+                for (uint32_t s = 0; s < plan->n_srcs; s++) {
+                    at[s] = src[s] + j * step[s] + (i + l) * plan->src_step[s][u] * (u != v);
+                }
+                run_line(run, tile + l * n * plan->elem_bytes, at, step, n, false);
+            }
+            move_tile(run, dst + i * plan->dst_step[u] * (u != v) + j * plan->dst_step[v], tile, u,
+                      v, lines, n);
+        }
+    }
+}
+
+static void run_inner(transform_run_t *run, uint8_t *dst, const uint8_t *const *src, int u, int v)
+{
+    const heft__transform_plan_t *plan = run->plan;
+    int64_t step[HEFT_MAX_SOURCES] = { 0 };
+    for (uint32_t s = 0; s < plan->n_srcs; s++) {
+        step[s] = plan->src_step[s][v];
+    }
+    if (plan->dst_step[v] == (int64_t)plan->elem_bytes) {
+        run_line(run, dst, src, step, run->extent[v], true);
+    } else {
+        run_tiles(run, dst, src, step, u, v);
+    }
+}
+
+static void walk(transform_run_t *run, uint8_t *dst)
+{
+    const heft__transform_plan_t *plan = run->plan;
+    int v = plan->n_loops - 1;
+    int u = find_dst_loop(plan);
+    int64_t index[HEFT_MAX_DIMS] = { 0 };
+    const uint8_t *src[HEFT_MAX_SOURCES];
+    memcpy(src, run->src, sizeof src);
+    for (;;) {
+        run_inner(run, dst, src, u, v);
+        int k = v;
+        while (--k >= 0) {
+            if (k == u) {
+                continue;
+            }
+            index[k]++;
+            bool wraps = index[k] == run->extent[k];
+            int64_t move = wraps ? 1 - index[k] : 1;
+            dst += move * plan->dst_step[k];
+            for (uint32_t s = 0; s < plan->n_srcs; s++) {
+                src[s] += move * plan->src_step[s][k];
+            }
+            if (!wraps) {
+                break;
+            }
+            index[k] = 0;
+        }
+        if (k < 0) {
+            return;
+        }
+    }
+}
+
+static void init_machine(machine_t *m, const heft__transform_plan_t *plan)
+{
+    for (int k = 0; k < HEFT_MAX_OPS; k++) {
+        m->slot[k] = (slot_t){ .own = m->buffer[k] };
+    }
+    m->spare = m->buffer[HEFT_MAX_OPS];
+    for (uint32_t k = 0; k < plan->n_ops; k++) {
+        heft_op_code_t code = (heft_op_code_t)plan->ops[k].code;
+        bool has_imm =
+            code == HEFT_OP_ADD_IMM || code == HEFT_OP_MUL_IMM || code == HEFT_OP_DIV_IMM;
+        m->imm[k] =
+            has_imm ? heft__transform_imm_bits(plan->ops[k].imm, (heft_dtype_t)plan->ops[k].dtype)
+                    : 0;
+    }
+}
+
+uint64_t heft__transform_part_run(const heft__kernel_ops_t *ops, const heft__transform_part_t *part)
+{
+    const heft__transform_plan_t *plan = part->plan;
+    if (plan->bytes == 0 || part->begin >= part->end) {
+        return 0;
+    }
+    machine_t machine;
+    init_machine(&machine, plan);
+    transform_run_t run = { .ops = ops, .plan = plan, .machine = &machine, .part = part };
+    memcpy(run.extent, plan->extent, sizeof run.extent);
+    run.extent[0] = part->end - part->begin;
+    for (uint32_t s = 0; s < plan->n_srcs; s++) {
+        run.src[s] = (const uint8_t *)part->srcs[s] + plan->src_offset[s] +
+                     part->begin * plan->src_step[s][0];
+    }
+    fenv_t env;
+    (void)fegetenv(&env);
+    (void)fesetenv(FE_DFL_ENV);
+    walk(&run, part->dst + plan->dst_offset + part->begin * plan->dst_step[0]);
+    (void)fesetenv(&env);
+    return run.digest;
+}
+
+void heft__transform_run_slabs(const heft__transform_plan_t *plan, void *dst,
+                               const void *const *srcs, int64_t begin, int64_t end)
+{
+    const heft__kernel_ops_t *ops = heft__ops();
+    heft__transform_part_t part = { .plan = plan,
+                                    .dst = dst,
+                                    .srcs = srcs,
+                                    .begin = begin,
+                                    .end = end,
+                                    .nt = plan->bytes >= HEFT__NT_MIN_BYTES };
+    (void)heft__transform_part_run(ops, &part);
+    ops->fence();
+}
+
+void heft__transform_run(const heft__transform_plan_t *plan, void *dst, const void *const *srcs)
+{
+    heft__transform_run_slabs(plan, dst, srcs, 0, plan->extent[0]);
+}
+
+uint64_t heft__transform_run_crc64(const heft__transform_plan_t *plan, void *dst,
+                                   const void *const *srcs, int64_t dst_offset, int64_t param_bytes)
+{
+    const heft__kernel_ops_t *ops = heft__ops();
+    heft__transform_part_t part = { .plan = plan,
+                                    .dst = dst,
+                                    .srcs = srcs,
+                                    .end = plan->extent[0],
+                                    .nt = plan->bytes >= HEFT__NT_MIN_BYTES,
+                                    .has_digest = true,
+                                    .digest_end = param_bytes - dst_offset };
+    uint64_t digest = heft__transform_part_run(ops, &part);
+    ops->fence();
+    return digest;
+}
