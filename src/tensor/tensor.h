@@ -108,7 +108,8 @@ typedef struct heft__box {
     heft__dim_t dim[HEFT__BOX_DIMS];
 } heft__box_t;
 
-/* Called with each box of a result; a status other than HEFT_OK ends the operation with it. */
+/* Called with each box of a result; a status other than HEFT_OK ends the operation with it. It must
+ * not use the operation's work. */
 typedef heft_status_t (*heft__box_sink_t)(void *arg, const heft__box_t *box, heft_error_t *err);
 
 /* Working memory that is kept between operations: {0} before the first, fini after the last. */
@@ -120,7 +121,7 @@ typedef struct heft__box_work {
 
 void heft__box_work_fini(heft__box_work_t *work);
 
-/* A box with one map, or an empty one with n_maps = 0 offsets to be filled by the caller. */
+/* A region that is not empty, as a box with one map. */
 void heft__box_from_region(const heft__region_t *region, heft__box_t *box_out);
 
 /*
