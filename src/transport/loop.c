@@ -1,0 +1,548 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The loop transport: regions in this process, found by number, and puts that can be made to fail.
+ * A fence raises the region's generation; a put that was held back before it is refused when it is
+ * let go. Remotes hold a reference to a region's number only, so a region may go at any time.
+ */
+#include "transport/transport.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+#include <jansson.h>
+
+typedef struct loop_remote loop_remote_t;
+
+typedef struct loop_region {
+    heft__region_t base;
+    heft__loop_t *loop;
+    struct loop_region *next;
+    uint64_t id;
+    uint64_t generation;
+    uint8_t incarnation[HEFT__INCARNATION_BYTES];
+    bool is_armed;
+    bool is_dead; /* HEFT__LOOP_DIE */
+    heft__token_t token;
+    heft__region_state_t state;
+} loop_region_t;
+
+/* A put that waits for heft__loop_release. */
+typedef struct held_put {
+    struct held_put *next;
+    uint64_t id;
+    uint64_t generation;
+    int64_t offset;
+    int64_t bytes;
+    uint8_t data[];
+} held_put_t;
+
+struct heft__loop {
+    heft__transport_t base;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool direct;
+    uint64_t last_id;
+    loop_region_t *regions;
+    held_put_t *held;
+    heft__loop_fault_t fault;
+    int64_t fault_after;
+    bool was_reached;
+};
+
+struct loop_remote {
+    heft__remote_t base;
+    heft__loop_t *loop;
+    uint64_t id;
+    uint64_t generation;
+    bool is_writing;
+    uint32_t n_held;
+};
+
+static loop_region_t *find_locked(const heft__loop_t *loop, uint64_t id)
+{
+    loop_region_t *region = loop->regions;
+    while (region != NULL && region->id != id) {
+        region = region->next;
+    }
+    return region;
+}
+
+static loop_region_t *alive_locked(const loop_remote_t *remote)
+{
+    loop_region_t *region = find_locked(remote->loop, remote->id);
+    return region != NULL && !region->is_dead ? region : NULL;
+}
+
+static heft_status_t lost(const loop_remote_t *remote, heft_error_t *err)
+{
+    return heft__error_set(err, HEFT_ERR_PEER, "loop: region %llu, the receiver, is gone",
+                           (unsigned long long)remote->id);
+}
+
+/* ---- receiver ---- */
+
+static const heft__transport_ops_t loop_ops;
+
+static heft_status_t region_create(heft__transport_t *transport,
+                                   const heft__region_params_t *params, heft__region_t **region_out,
+                                   heft_error_t *err)
+{
+    heft__loop_t *loop = (heft__loop_t *)transport;
+    loop_region_t *region = heft__calloc(1, sizeof *region);
+    if (region == NULL) {
+        return heft__error_nomem(err, sizeof *region);
+    }
+    uint8_t *ptr = heft__calloc(1, (size_t)params->bytes + 64);
+    if (ptr == NULL) {
+        heft__free(region);
+        return heft__error_nomem(err, (size_t)params->bytes);
+    }
+    *region = (loop_region_t){ .base = { .ops = &loop_ops,
+                                         .ptr = ptr,
+                                         .bytes = params->bytes,
+                                         .page_bytes = 4096,
+                                         .memory = params->memory },
+                               .loop = loop };
+    memcpy(region->incarnation, params->incarnation, sizeof region->incarnation);
+    (void)pthread_mutex_lock(&loop->lock);
+    region->id = ++loop->last_id;
+    region->next = loop->regions;
+    loop->regions = region;
+    (void)pthread_mutex_unlock(&loop->lock);
+    *region_out = &region->base;
+    return HEFT_OK;
+}
+
+static void region_destroy(heft__region_t *base)
+{
+    loop_region_t *region = (loop_region_t *)base;
+    heft__loop_t *loop = region->loop;
+    (void)pthread_mutex_lock(&loop->lock);
+    loop_region_t **link = &loop->regions;
+    while (*link != region) {
+        link = &(*link)->next;
+    }
+    *link = region->next;
+    (void)pthread_cond_broadcast(&loop->changed);
+    (void)pthread_mutex_unlock(&loop->lock);
+    heft__free(region->base.ptr);
+    heft__free(region);
+}
+
+static void region_encode(const heft__region_t *base, heft__text_t *text)
+{
+    const loop_region_t *region = (const loop_region_t *)base;
+    char incarnation[2 * HEFT__INCARNATION_BYTES + 1];
+    heft__hex(region->incarnation, HEFT__INCARNATION_BYTES, incarnation);
+    heft__text_printf(text,
+                      "{\"transport\":\"loop\",\"id\":%llu,\"bytes\":%lld,\"incarnation\":\"%s\"}",
+                      (unsigned long long)region->id, (long long)base->bytes, incarnation);
+}
+
+static void region_arm(heft__region_t *base, heft__token_t token)
+{
+    loop_region_t *region = (loop_region_t *)base;
+    (void)pthread_mutex_lock(&region->loop->lock);
+    uint32_t n_attached = region->state.n_attached;
+    region->is_armed = true;
+    region->token = token;
+    region->state = (heft__region_state_t){ .n_attached = n_attached };
+    (void)pthread_mutex_unlock(&region->loop->lock);
+}
+
+static void region_query(heft__region_t *base, heft__region_state_t *state_out)
+{
+    loop_region_t *region = (loop_region_t *)base;
+    (void)pthread_mutex_lock(&region->loop->lock);
+    *state_out = region->state;
+    (void)pthread_mutex_unlock(&region->loop->lock);
+}
+
+static bool wait_changed_locked(heft__loop_t *loop, int64_t deadline_mono_ns)
+{
+    struct timespec ts = { .tv_sec = (time_t)(deadline_mono_ns / 1000000000),
+                           .tv_nsec = (long)(deadline_mono_ns % 1000000000) };
+    return pthread_cond_timedwait(&loop->changed, &loop->lock, &ts) == 0;
+}
+
+/* Held puts need no fresh memory: the generation shuts them out. A direct writer that has not ended
+ * does, as in shm; but here all is one process, so the fresh memory replaces the old one only once
+ * the writer has ended, and until then the fence fails. */
+static heft_status_t region_fence(heft__region_t *base, int64_t deadline_mono_ns,
+                                  bool *replaced_out, heft_error_t *err)
+{
+    loop_region_t *region = (loop_region_t *)base;
+    heft__loop_t *loop = region->loop;
+    heft_status_t status = HEFT_OK;
+    (void)pthread_mutex_lock(&loop->lock);
+    region->is_armed = false;
+    region->generation++;
+    while (loop->direct && region->state.n_writing > 0 &&
+           wait_changed_locked(loop, deadline_mono_ns)) {
+    }
+    if (loop->direct && region->state.n_writing > 0) {
+        status = heft__error_set(err, HEFT_ERR_TIMEOUT, "loop: %u senders have not stopped",
+                                 region->state.n_writing);
+    }
+    (void)pthread_mutex_unlock(&loop->lock);
+    if (status == HEFT_OK) {
+        *replaced_out = false;
+    }
+    return status;
+}
+
+/* ---- sender ---- */
+
+static heft_status_t decode_endpoint(const char *text, uint64_t *id_out,
+                                     uint8_t incarnation_out[HEFT__INCARNATION_BYTES],
+                                     heft_error_t *err)
+{
+    json_error_t why;
+    json_int_t id = 0;
+    json_int_t bytes = 0;
+    const char *transport = "";
+    const char *incarnation = "";
+    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &why);
+    bool ok =
+        root != NULL &&
+        json_unpack_ex(root, &why, JSON_STRICT, "{s:s, s:I, s:I, s:s}", "transport", &transport,
+                       "id", &id, "bytes", &bytes, "incarnation", &incarnation) == 0 &&
+        strcmp(transport, "loop") == 0 && id > 0 &&
+        heft__hex_parse(incarnation, incarnation_out, HEFT__INCARNATION_BYTES);
+    json_decref(root);
+    if (!ok) {
+        return heft__error_set(err, HEFT_ERR_FORMAT, "loop endpoint: %s", text);
+    }
+    *id_out = (uint64_t)id;
+    return HEFT_OK;
+}
+
+static heft_status_t check_region(const loop_remote_t *remote, const loop_region_t *region,
+                                  const uint8_t incarnation[HEFT__INCARNATION_BYTES], int64_t bytes,
+                                  heft_error_t *err)
+{
+    if (region == NULL) {
+        return lost(remote, err);
+    }
+    if (memcmp(region->incarnation, incarnation, HEFT__INCARNATION_BYTES) != 0) {
+        return heft__error_set(err, HEFT_ERR_STALE, "loop: another incarnation of region %llu",
+                               (unsigned long long)remote->id);
+    }
+    if (region->base.bytes < bytes) {
+        return heft__error_set(err, HEFT_ERR_SHAPE, "loop: %lld bytes of staging, %lld needed",
+                               (long long)region->base.bytes, (long long)bytes);
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t attach(heft__transport_t *transport, const char *endpoint,
+                            const heft__attach_params_t *params, heft__remote_t **remote_out,
+                            heft_error_t *err)
+{
+    heft__loop_t *loop = (heft__loop_t *)transport;
+    loop_remote_t *remote = heft__calloc(1, sizeof *remote);
+    if (remote == NULL) {
+        return heft__error_nomem(err, sizeof *remote);
+    }
+    uint8_t incarnation[HEFT__INCARNATION_BYTES];
+    remote->loop = loop;
+    heft_status_t status = decode_endpoint(endpoint, &remote->id, incarnation, err);
+    if (status == HEFT_OK) {
+        (void)pthread_mutex_lock(&loop->lock);
+        loop_region_t *region = alive_locked(remote);
+        status = check_region(remote, region, incarnation, params->bytes, err);
+        if (status == HEFT_OK) {
+            region->state.n_attached++;
+            remote->base = (heft__remote_t){ .ops = &loop_ops,
+                                             .ptr = loop->direct ? region->base.ptr : NULL,
+                                             .bytes = region->base.bytes,
+                                             .memory = region->base.memory };
+        }
+        (void)pthread_mutex_unlock(&loop->lock);
+    }
+    if (status != HEFT_OK) {
+        heft__free(remote);
+        return status;
+    }
+    *remote_out = &remote->base;
+    return HEFT_OK;
+}
+
+static void close_remote(heft__remote_t *base)
+{
+    loop_remote_t *remote = (loop_remote_t *)base;
+    (void)pthread_mutex_lock(&remote->loop->lock);
+    loop_region_t *region = find_locked(remote->loop, remote->id);
+    if (region != NULL) {
+        region->state.n_attached--;
+        if (remote->is_writing) {
+            region->state.n_writing--;
+            region->state.n_lost++;
+            (void)pthread_cond_broadcast(&remote->loop->changed);
+        }
+    }
+    (void)pthread_mutex_unlock(&remote->loop->lock);
+    heft__free(remote);
+}
+
+static heft_status_t begin(heft__remote_t *base, heft__token_t token, int64_t deadline_mono_ns,
+                           heft_error_t *err)
+{
+    (void)deadline_mono_ns; /* nothing to wait for */
+    loop_remote_t *remote = (loop_remote_t *)base;
+    heft_status_t status = HEFT_OK;
+    (void)pthread_mutex_lock(&remote->loop->lock);
+    loop_region_t *region = alive_locked(remote);
+    if (region == NULL) {
+        status = lost(remote, err);
+    } else if (!region->is_armed || region->token.epoch != token.epoch ||
+               region->token.seq != token.seq) {
+        status = heft__error_set(err, HEFT_ERR_STALE,
+                                 "loop: the receiver is not armed for round %llu.%llu",
+                                 (unsigned long long)token.epoch, (unsigned long long)token.seq);
+    } else {
+        region->state.n_writing++;
+        remote->is_writing = true;
+        remote->generation = region->generation;
+        remote->n_held = 0;
+    }
+    (void)pthread_mutex_unlock(&remote->loop->lock);
+    return status;
+}
+
+static heft_status_t check(heft__remote_t *base, heft_error_t *err)
+{
+    loop_remote_t *remote = (loop_remote_t *)base;
+    heft_status_t status = HEFT_OK;
+    (void)pthread_mutex_lock(&remote->loop->lock);
+    const loop_region_t *region = alive_locked(remote);
+    if (region == NULL) {
+        status = lost(remote, err);
+    } else if (remote->is_writing && region->generation != remote->generation) {
+        status = heft__error_set(err, HEFT_ERR_CANCELED, "loop: the receiver ended the round");
+    }
+    (void)pthread_mutex_unlock(&remote->loop->lock);
+    return status;
+}
+
+static heft_status_t end(heft__remote_t *base, heft__token_t token, bool completed,
+                         heft_error_t *err)
+{
+    (void)token;
+    loop_remote_t *remote = (loop_remote_t *)base;
+    heft_status_t status = HEFT_OK;
+    (void)pthread_mutex_lock(&remote->loop->lock);
+    loop_region_t *region = find_locked(remote->loop, remote->id);
+    if (region == NULL) {
+        status = lost(remote, err);
+    } else if (remote->is_writing) {
+        region->state.n_writing--;
+        region->state.n_done += completed;
+        region->state.n_failed += !completed;
+        (void)pthread_cond_broadcast(&remote->loop->changed);
+    }
+    remote->is_writing = false;
+    (void)pthread_mutex_unlock(&remote->loop->lock);
+    return status;
+}
+
+static heft__loop_fault_t take_fault_locked(heft__loop_t *loop)
+{
+    if (loop->fault == HEFT__LOOP_NONE || loop->fault_after-- > 0) {
+        return HEFT__LOOP_NONE;
+    }
+    heft__loop_fault_t fault = loop->fault;
+    loop->fault = HEFT__LOOP_NONE;
+    loop->was_reached = true;
+    return fault;
+}
+
+static heft_status_t hold_locked(loop_remote_t *remote, int64_t offset, const void *data,
+                                 int64_t bytes, heft_error_t *err)
+{
+    held_put_t *put = heft__malloc(sizeof *put + (size_t)bytes);
+    if (put == NULL) {
+        return heft__error_nomem(err, (size_t)bytes);
+    }
+    *put = (held_put_t){ .next = remote->loop->held,
+                         .id = remote->id,
+                         .generation = remote->generation,
+                         .offset = offset,
+                         .bytes = bytes };
+    memcpy(put->data, data, (size_t)bytes);
+    remote->loop->held = put;
+    remote->n_held++;
+    return HEFT_OK;
+}
+
+static heft_status_t put_locked(loop_remote_t *remote, loop_region_t *region, int64_t offset,
+                                const void *data, int64_t bytes, heft_error_t *err)
+{
+    uint8_t *dst = region->base.ptr + offset;
+    heft__loop_fault_t fault = take_fault_locked(remote->loop);
+    switch (fault) {
+    case HEFT__LOOP_FAIL:
+        return heft__error_set(err, HEFT_ERR_IO, "loop: put of %lld bytes at %lld failed",
+                               (long long)bytes, (long long)offset);
+    case HEFT__LOOP_DROP:
+        return HEFT_OK;
+    case HEFT__LOOP_HOLD:
+        return hold_locked(remote, offset, data, bytes, err);
+    case HEFT__LOOP_DIE:
+        region->is_dead = true;
+        return lost(remote, err);
+    case HEFT__LOOP_CORRUPT:
+    case HEFT__LOOP_NONE:
+    default:
+        memcpy(dst, data, (size_t)bytes);
+        if (fault == HEFT__LOOP_CORRUPT && bytes > 0) {
+            dst[bytes / 2] ^= 0x10;
+        }
+        return HEFT_OK;
+    }
+}
+
+static heft_status_t put(heft__remote_t *base, int64_t offset, const void *data, int64_t bytes,
+                         heft_error_t *err)
+{
+    loop_remote_t *remote = (loop_remote_t *)base;
+    heft_status_t status;
+    (void)pthread_mutex_lock(&remote->loop->lock);
+    loop_region_t *region = alive_locked(remote);
+    if (region == NULL) {
+        status = lost(remote, err);
+    } else if (!remote->is_writing || region->generation != remote->generation) {
+        status =
+            heft__error_set(err, HEFT_ERR_STALE, "loop: put of %lld bytes at %lld outside a round",
+                            (long long)bytes, (long long)offset);
+    } else {
+        status = put_locked(remote, region, offset, data, bytes, err);
+    }
+    (void)pthread_mutex_unlock(&remote->loop->lock);
+    return status;
+}
+
+static uint32_t count_held_locked(const loop_remote_t *remote)
+{
+    uint32_t n = 0;
+    for (const held_put_t *put = remote->loop->held; put != NULL; put = put->next) {
+        n += put->id == remote->id && put->generation == remote->generation;
+    }
+    return n;
+}
+
+static heft_status_t flush(heft__remote_t *base, int64_t deadline_mono_ns, heft_error_t *err)
+{
+    loop_remote_t *remote = (loop_remote_t *)base;
+    heft_status_t status = HEFT_OK;
+    (void)pthread_mutex_lock(&remote->loop->lock);
+    while (count_held_locked(remote) > 0 && status == HEFT_OK) {
+        if (!wait_changed_locked(remote->loop, deadline_mono_ns)) {
+            status = heft__error_set(err, HEFT_ERR_TIMEOUT,
+                                     "loop: %u puts have not arrived before the deadline",
+                                     count_held_locked(remote));
+        }
+    }
+    (void)pthread_mutex_unlock(&remote->loop->lock);
+    return status;
+}
+
+static const heft__transport_ops_t loop_ops = {
+    .size = sizeof(heft__transport_ops_t),
+    .name = "loop",
+    .region_create = region_create,
+    .region_destroy = region_destroy,
+    .region_encode = region_encode,
+    .region_arm = region_arm,
+    .region_query = region_query,
+    .region_fence = region_fence,
+    .attach = attach,
+    .close = close_remote,
+    .begin = begin,
+    .check = check,
+    .end = end,
+    .put = put,
+    .flush = flush,
+};
+
+/* ---- the hub ---- */
+
+heft_status_t heft__loop_create(bool direct, heft__loop_t **loop_out, heft_error_t *err)
+{
+    heft__loop_t *loop = heft__calloc(1, sizeof *loop);
+    if (loop == NULL) {
+        return heft__error_nomem(err, sizeof *loop);
+    }
+    pthread_condattr_t attr;
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_mutex_init(&loop->lock, NULL);
+    (void)pthread_cond_init(&loop->changed, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    loop->base.ops = &loop_ops;
+    loop->direct = direct;
+    *loop_out = loop;
+    return HEFT_OK;
+}
+
+static void drop_held_locked(heft__loop_t *loop, uint32_t *n_landed, uint32_t *n_refused)
+{
+    while (loop->held != NULL) {
+        held_put_t *held = loop->held;
+        loop->held = held->next;
+        const loop_region_t *region = find_locked(loop, held->id);
+        if (region != NULL && region->generation == held->generation && !region->is_dead) {
+            memcpy(region->base.ptr + held->offset, held->data, (size_t)held->bytes);
+            ++*n_landed;
+        } else {
+            ++*n_refused;
+        }
+        heft__free(held);
+    }
+    (void)pthread_cond_broadcast(&loop->changed);
+}
+
+void heft__loop_release(heft__loop_t *loop, uint32_t *n_landed_out, uint32_t *n_refused_out)
+{
+    *n_landed_out = 0;
+    *n_refused_out = 0;
+    (void)pthread_mutex_lock(&loop->lock);
+    drop_held_locked(loop, n_landed_out, n_refused_out);
+    (void)pthread_mutex_unlock(&loop->lock);
+}
+
+void heft__loop_destroy(heft__loop_t *loop)
+{
+    if (loop == NULL) {
+        return;
+    }
+    uint32_t n_landed;
+    uint32_t n_refused;
+    heft__loop_release(loop, &n_landed, &n_refused);
+    (void)pthread_cond_destroy(&loop->changed);
+    (void)pthread_mutex_destroy(&loop->lock);
+    heft__free(loop);
+}
+
+heft__transport_t *heft__loop_get_transport(heft__loop_t *loop)
+{
+    return &loop->base;
+}
+
+void heft__loop_set_fault(heft__loop_t *loop, heft__loop_fault_t fault, int64_t after)
+{
+    (void)pthread_mutex_lock(&loop->lock);
+    loop->fault = fault;
+    loop->fault_after = after;
+    loop->was_reached = false;
+    (void)pthread_mutex_unlock(&loop->lock);
+}
+
+bool heft__loop_was_reached(heft__loop_t *loop)
+{
+    (void)pthread_mutex_lock(&loop->lock);
+    bool was_reached = loop->was_reached;
+    (void)pthread_mutex_unlock(&loop->lock);
+    return was_reached;
+}

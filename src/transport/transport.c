@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The calls of transport.h: each checks that the transport's table has the operation, and what
+ * every transport would have to check, then hands over.
+ */
+#include "transport/transport.h"
+
+#include <string.h>
+
+#include <jansson.h>
+
+#define HAS_OP(ops, field)                                                           \
+    (offsetof(heft__transport_ops_t, field) + sizeof((ops)->field) <= (ops)->size && \
+     (ops)->field != NULL)
+
+static heft_status_t unsupported(const heft__transport_ops_t *ops, const char *what,
+                                 heft_error_t *err)
+{
+    return heft__error_set(err, HEFT_ERR_UNSUPPORTED, "transport %s cannot %s", ops->name, what);
+}
+
+heft_status_t heft__region_create(heft__transport_t *transport, const heft__region_params_t *params,
+                                  heft__region_t **region_out, heft_error_t *err)
+{
+    if (!HAS_OP(transport->ops, region_create)) {
+        return unsupported(transport->ops, "export memory", err);
+    }
+    if (params->bytes < 0) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "region of %lld bytes",
+                               (long long)params->bytes);
+    }
+    if (params->memory != HEFT__MEMORY_HOST) {
+        return heft__error_set(err, HEFT_ERR_UNSUPPORTED,
+                               "transport %s: memory kind %d, only host memory (%d) is supported",
+                               transport->ops->name, (int)params->memory, (int)HEFT__MEMORY_HOST);
+    }
+    return transport->ops->region_create(transport, params, region_out, err);
+}
+
+void heft__region_destroy(heft__region_t *region)
+{
+    if (region != NULL) {
+        region->ops->region_destroy(region);
+    }
+}
+
+void heft__region_encode(const heft__region_t *region, heft__text_t *text)
+{
+    region->ops->region_encode(region, text);
+}
+
+void heft__region_arm(heft__region_t *region, heft__token_t token)
+{
+    region->ops->region_arm(region, token);
+}
+
+void heft__region_query(heft__region_t *region, heft__region_state_t *state_out)
+{
+    region->ops->region_query(region, state_out);
+}
+
+heft_status_t heft__region_fence(heft__region_t *region, int64_t deadline_mono_ns,
+                                 bool *replaced_out, heft_error_t *err)
+{
+    return region->ops->region_fence(region, deadline_mono_ns, replaced_out, err);
+}
+
+heft_status_t heft__endpoint_get_transport(const char *endpoint, char *name_out, size_t name_bytes,
+                                           heft_error_t *err)
+{
+    json_t *root = json_loads(endpoint, JSON_REJECT_DUPLICATES, NULL);
+    const char *name = json_string_value(json_object_get(root, "transport"));
+    heft_status_t status = HEFT_OK;
+    if (name == NULL || strlen(name) >= name_bytes) {
+        status = heft__error_set(err, HEFT_ERR_FORMAT,
+                                 "endpoint is no object with a \"transport\" name");
+    } else {
+        memcpy(name_out, name, strlen(name) + 1);
+    }
+    json_decref(root);
+    return status;
+}
+
+heft_status_t heft__remote_attach(heft__transport_t *transport, const char *endpoint,
+                                  const heft__attach_params_t *params, heft__remote_t **remote_out,
+                                  heft_error_t *err)
+{
+    if (!HAS_OP(transport->ops, attach)) {
+        return unsupported(transport->ops, "attach", err);
+    }
+    return transport->ops->attach(transport, endpoint, params, remote_out, err);
+}
+
+void heft__remote_close(heft__remote_t *remote)
+{
+    if (remote != NULL) {
+        remote->ops->close(remote);
+    }
+}
+
+heft_status_t heft__remote_begin(heft__remote_t *remote, heft__token_t token,
+                                 int64_t deadline_mono_ns, heft_error_t *err)
+{
+    return remote->ops->begin(remote, token, deadline_mono_ns, err);
+}
+
+heft_status_t heft__remote_check(heft__remote_t *remote, heft_error_t *err)
+{
+    return remote->ops->check(remote, err);
+}
+
+heft_status_t heft__remote_end(heft__remote_t *remote, heft__token_t token, bool completed,
+                               heft_error_t *err)
+{
+    return remote->ops->end(remote, token, completed, err);
+}
+
+heft_status_t heft__remote_put(heft__remote_t *remote, int64_t offset, const void *data,
+                               int64_t bytes, heft_error_t *err)
+{
+    if (!HAS_OP(remote->ops, put)) {
+        return unsupported(remote->ops, "put", err);
+    }
+    int64_t end;
+    if (offset < 0 || bytes < 0 || !heft__add(offset, bytes, &end) || end > remote->bytes) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "put of %lld bytes at %lld is outside a region of %lld bytes",
+                               (long long)bytes, (long long)offset, (long long)remote->bytes);
+    }
+    return remote->ops->put(remote, offset, data, bytes, err);
+}
+
+heft_status_t heft__remote_flush(heft__remote_t *remote, int64_t deadline_mono_ns,
+                                 heft_error_t *err)
+{
+    if (!HAS_OP(remote->ops, flush)) {
+        return HEFT_OK; /* puts of such a transport are complete when they return */
+    }
+    return remote->ops->flush(remote, deadline_mono_ns, err);
+}
+
+int heft__remote_get_fd(const heft__remote_t *remote)
+{
+    return HAS_OP(remote->ops, get_fd) ? remote->ops->get_fd(remote) : -1;
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Transport: how bytes get into a peer's staging memory.
+ *
+ * A receiver creates a *region* and publishes its endpoint (JSON text). A sender attaches to the
+ * endpoint and gets a *remote*: a handle it keeps from round to round. For every round the receiver
+ * arms the region with the round's token, the sender begins with the same token, writes (through
+ * remote->ptr where there is one, else with put and flush) and ends. A region that is not armed for
+ * the token refuses to begin.
+ *
+ * The fence: after heft__region_fence returns HEFT_OK, nothing that any sender does for an earlier
+ * round can change region->ptr. See docs/internals/transport.md for what proves it.
+ *
+ * Deadlines are instants of heft__clock_mono_ns. No call waits beyond its deadline.
+ */
+#ifndef HEFT_TRANSPORT_TRANSPORT_H
+#define HEFT_TRANSPORT_TRANSPORT_H
+
+#include "base/base.h"
+
+enum { HEFT__INCARNATION_BYTES = 16 };
+
+/* Where memory is. Values appear in endpoints and are never reused. */
+typedef enum heft__memory { HEFT__MEMORY_HOST = 1 } heft__memory_t;
+
+/* A round, as transports see it: begin, arm and end carry it, so that one round's message is never
+ * taken for another's. */
+typedef struct heft__token {
+    uint64_t epoch;
+    uint64_t seq;
+} heft__token_t;
+
+typedef struct heft__transport heft__transport_t; /* locked */
+typedef struct heft__region heft__region_t;       /* locked, but one thread arms and fences */
+typedef struct heft__remote heft__remote_t;       /* confined */
+typedef struct heft__transport_ops heft__transport_ops_t;
+
+struct heft__transport {
+    const heft__transport_ops_t *ops;
+};
+
+/* Each transport embeds these as its first member. */
+struct heft__region {
+    const heft__transport_ops_t *ops;
+    uint8_t *ptr;       /* the memory; changes only inside a fence that replaces it */
+    int64_t bytes;      /* usable bytes */
+    int64_t page_bytes; /* of the pages that back it, as far as the system tells */
+    heft__memory_t memory;
+};
+
+struct heft__remote {
+    const heft__transport_ops_t *ops;
+    uint8_t *ptr; /* NULL: not addressable from here, use put */
+    int64_t bytes;
+    heft__memory_t memory;
+};
+
+typedef struct heft__region_params {
+    int64_t bytes;
+    heft__memory_t memory;
+    uint8_t incarnation[HEFT__INCARNATION_BYTES]; /* of the receiver */
+} heft__region_params_t;
+
+typedef struct heft__attach_params {
+    uint8_t incarnation[HEFT__INCARNATION_BYTES]; /* of the sender */
+    int64_t bytes;                                /* the region must have at least these */
+    int64_t deadline_mono_ns;
+} heft__attach_params_t;
+
+/* What a region knows of its senders; the counts of done and lost are those since it was armed. */
+typedef struct heft__region_state {
+    uint32_t n_attached;
+    uint32_t n_writing; /* began and did not end yet */
+    uint32_t n_done;    /* ended, everything written */
+    uint32_t n_failed;  /* ended, stopped before everything was written */
+    uint32_t n_lost;    /* died between begin and end */
+    int32_t lost_pid;   /* one of those, or 0 */
+} heft__region_state_t;
+
+/* Append new operations at the end; a table's `size` says which it has. NULL: not supported. */
+struct heft__transport_ops {
+    size_t size;
+    const char *name;
+    heft_status_t (*region_create)(heft__transport_t *transport,
+                                   const heft__region_params_t *params, heft__region_t **region_out,
+                                   heft_error_t *err);
+    void (*region_destroy)(heft__region_t *region);
+    void (*region_encode)(const heft__region_t *region, heft__text_t *text);
+    void (*region_arm)(heft__region_t *region, heft__token_t token);
+    void (*region_query)(heft__region_t *region, heft__region_state_t *state_out);
+    heft_status_t (*region_fence)(heft__region_t *region, int64_t deadline_mono_ns,
+                                  bool *replaced_out, heft_error_t *err);
+    heft_status_t (*attach)(heft__transport_t *transport, const char *endpoint,
+                            const heft__attach_params_t *params, heft__remote_t **remote_out,
+                            heft_error_t *err);
+    void (*close)(heft__remote_t *remote);
+    heft_status_t (*begin)(heft__remote_t *remote, heft__token_t token, int64_t deadline_mono_ns,
+                           heft_error_t *err);
+    heft_status_t (*check)(heft__remote_t *remote, heft_error_t *err);
+    heft_status_t (*end)(heft__remote_t *remote, heft__token_t token, bool completed,
+                         heft_error_t *err);
+    heft_status_t (*put)(heft__remote_t *remote, int64_t offset, const void *data, int64_t bytes,
+                         heft_error_t *err);
+    heft_status_t (*flush)(heft__remote_t *remote, int64_t deadline_mono_ns, heft_error_t *err);
+    int (*get_fd)(const heft__remote_t *remote);
+};
+
+/* The shared-memory transport: no state, nothing to configure. */
+heft__transport_t *heft__transport_get_shm(void);
+
+/* ---- receiver ---- */
+
+/* Memory is allocated, prefaulted and ready to be attached. HEFT_ERR_NOSPACE names the bytes needed
+ * and available. */
+HEFT_MUST_CHECK heft_status_t heft__region_create(heft__transport_t *transport,
+                                                  const heft__region_params_t *params,
+                                                  heft__region_t **region_out, heft_error_t *err);
+void heft__region_destroy(heft__region_t *region);
+/* Append the endpoint, one JSON object. It changes when a fence replaced the memory. */
+void heft__region_encode(const heft__region_t *region, heft__text_t *text);
+/* From now on senders may begin with this token; counts restart. The region must be quiet. */
+void heft__region_arm(heft__region_t *region, heft__token_t token);
+void heft__region_query(heft__region_t *region, heft__region_state_t *state_out);
+/*
+ * Disarm, ask writers to stop, wait for them until the deadline; where one is still not known to
+ * have stopped, put fresh memory in place (*replaced_out) so that it writes to memory nobody reads.
+ * HEFT_ERR_NOSPACE: no fresh memory; the region then has none (ptr NULL) and is still fenced; the
+ * next fence tries again.
+ */
+HEFT_MUST_CHECK heft_status_t heft__region_fence(heft__region_t *region, int64_t deadline_mono_ns,
+                                                 bool *replaced_out, heft_error_t *err);
+
+/* ---- sender ---- */
+
+/* The "transport" of an endpoint text, copied to name_out. HEFT_ERR_FORMAT. */
+HEFT_MUST_CHECK heft_status_t heft__endpoint_get_transport(const char *endpoint, char *name_out,
+                                                           size_t name_bytes, heft_error_t *err);
+/* HEFT_ERR_PEER: nobody is there; HEFT_ERR_AUTH: another user; HEFT_ERR_STALE: another incarnation
+ * answered; HEFT_ERR_PROTOCOL; HEFT_ERR_TIMEOUT. */
+HEFT_MUST_CHECK heft_status_t heft__remote_attach(heft__transport_t *transport,
+                                                  const char *endpoint,
+                                                  const heft__attach_params_t *params,
+                                                  heft__remote_t **remote_out, heft_error_t *err);
+void heft__remote_close(heft__remote_t *remote);
+/* May write from here on. HEFT_ERR_STALE: the region is not armed for this token. */
+HEFT_MUST_CHECK heft_status_t heft__remote_begin(heft__remote_t *remote, heft__token_t token,
+                                                 int64_t deadline_mono_ns, heft_error_t *err);
+/* Does not wait. HEFT_ERR_PEER: the receiver died. HEFT_ERR_CANCELED: it asks to stop. */
+HEFT_MUST_CHECK heft_status_t heft__remote_check(heft__remote_t *remote, heft_error_t *err);
+/* The caller has stopped writing, on every thread; completed: everything was written. */
+HEFT_MUST_CHECK heft_status_t heft__remote_end(heft__remote_t *remote, heft__token_t token,
+                                               bool completed, heft_error_t *err);
+/* Queue a copy; data are borrowed until return. HEFT_ERR_ARGUMENT: outside the region. */
+HEFT_MUST_CHECK heft_status_t heft__remote_put(heft__remote_t *remote, int64_t offset,
+                                               const void *data, int64_t bytes, heft_error_t *err);
+/* Every put so far is in the receiver's memory. */
+HEFT_MUST_CHECK heft_status_t heft__remote_flush(heft__remote_t *remote, int64_t deadline_mono_ns,
+                                                 heft_error_t *err);
+/* Readable when check has something to say; -1: none. Borrowed. */
+int heft__remote_get_fd(const heft__remote_t *remote);
+
+/* ---- loop: in one process, with faults ---- */
+
+typedef struct heft__loop heft__loop_t; /* locked */
+
+typedef enum heft__loop_fault {
+    HEFT__LOOP_NONE = 0,
+    HEFT__LOOP_FAIL = 1,    /* the put fails: HEFT_ERR_IO */
+    HEFT__LOOP_DROP = 2,    /* reported as done, never arrives */
+    HEFT__LOOP_CORRUPT = 3, /* one bit differs */
+    HEFT__LOOP_HOLD = 4,    /* does not arrive before heft__loop_release */
+    HEFT__LOOP_DIE = 5      /* the receiver is dead from here on */
+} heft__loop_fault_t;
+
+/* Destroy after every region and remote. direct: senders get a pointer; faults need puts. */
+HEFT_MUST_CHECK heft_status_t heft__loop_create(bool direct, heft__loop_t **loop_out,
+                                                heft_error_t *err);
+void heft__loop_destroy(heft__loop_t *loop);
+heft__transport_t *heft__loop_get_transport(heft__loop_t *loop);
+/* The put that comes after `after` others (0: the next one) suffers the fault, once. */
+void heft__loop_set_fault(heft__loop_t *loop, heft__loop_fault_t fault, int64_t after);
+/* Whether the fault set last was reached. */
+bool heft__loop_was_reached(heft__loop_t *loop);
+/* Let held puts go: how many landed, and how many a fence had shut out. */
+void heft__loop_release(heft__loop_t *loop, uint32_t *n_landed_out, uint32_t *n_refused_out);
+
+#endif
