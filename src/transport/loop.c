@@ -21,6 +21,8 @@ typedef struct loop_region {
     uint64_t id;
     uint64_t generation;
     uint8_t incarnation[HEFT__INCARNATION_BYTES];
+    void (*on_change)(void *arg);
+    void *on_change_arg;
     bool is_armed;
     bool is_dead; /* HEFT__LOOP_DIE */
     heft__token_t token;
@@ -68,6 +70,14 @@ static loop_region_t *find_locked(const heft__loop_t *loop, uint64_t id)
     return region;
 }
 
+/* Called without the lock, by a sender's thread; the receiver outlives its rounds. */
+static void call_on_change(void (*on_change)(void *arg), void *arg)
+{
+    if (on_change != NULL) {
+        on_change(arg);
+    }
+}
+
 static loop_region_t *alive_locked(const loop_remote_t *remote)
 {
     loop_region_t *region = find_locked(remote->loop, remote->id);
@@ -103,7 +113,9 @@ static heft_status_t region_create(heft__transport_t *transport,
                                          .bytes = params->bytes,
                                          .page_bytes = 4096,
                                          .memory = params->memory },
-                               .loop = loop };
+                               .loop = loop,
+                               .on_change = params->on_change,
+                               .on_change_arg = params->on_change_arg };
     memcpy(region->incarnation, params->incarnation, sizeof region->incarnation);
     (void)pthread_mutex_lock(&loop->lock);
     region->id = ++loop->last_id;
@@ -274,6 +286,8 @@ static void close_remote(heft__remote_t *base)
     loop_remote_t *remote = (loop_remote_t *)base;
     (void)pthread_mutex_lock(&remote->loop->lock);
     loop_region_t *region = find_locked(remote->loop, remote->id);
+    void (*on_change)(void *) = region != NULL ? region->on_change : NULL;
+    void *on_change_arg = region != NULL ? region->on_change_arg : NULL;
     if (region != NULL) {
         region->state.n_attached--;
         if (remote->is_writing) {
@@ -283,6 +297,7 @@ static void close_remote(heft__remote_t *base)
         }
     }
     (void)pthread_mutex_unlock(&remote->loop->lock);
+    call_on_change(on_change, on_change_arg);
     heft__free(remote);
 }
 
@@ -334,6 +349,8 @@ static heft_status_t end(heft__remote_t *base, heft__token_t token, bool complet
     heft_status_t status = HEFT_OK;
     (void)pthread_mutex_lock(&remote->loop->lock);
     loop_region_t *region = find_locked(remote->loop, remote->id);
+    void (*on_change)(void *) = region != NULL ? region->on_change : NULL;
+    void *on_change_arg = region != NULL ? region->on_change_arg : NULL;
     if (region == NULL) {
         status = lost(remote, err);
     } else if (remote->is_writing) {
@@ -344,6 +361,7 @@ static heft_status_t end(heft__remote_t *base, heft__token_t token, bool complet
     }
     remote->is_writing = false;
     (void)pthread_mutex_unlock(&remote->loop->lock);
+    call_on_change(on_change, on_change_arg);
     return status;
 }
 

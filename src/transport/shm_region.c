@@ -42,6 +42,9 @@ typedef struct shm_region {
     heft__region_t base;
     heft__segment_t segment;
     uint8_t incarnation[HEFT__INCARNATION_BYTES];
+    void (*on_change)(void *arg);
+    void *on_change_arg;
+    bool has_changed; /* since the last call of on_change */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -101,6 +104,12 @@ static heft_status_t open_listener(shm_region_t *region, heft_error_t *err)
 
 /* ---- the thread ---- */
 
+static void note_change_locked(shm_region_t *region)
+{
+    region->has_changed = true;
+    (void)pthread_cond_broadcast(&region->changed);
+}
+
 static void drop_sender_locked(shm_region_t *region, uint32_t i)
 {
     sender_t *s = &region->senders[i];
@@ -113,7 +122,7 @@ static void drop_sender_locked(shm_region_t *region, uint32_t i)
         (void)close(s->pid_fd);
     }
     *s = region->senders[--region->n_senders];
-    (void)pthread_cond_broadcast(&region->changed);
+    note_change_locked(region);
 }
 
 static heft_status_t reply(const shm_region_t *region, const sender_t *s, heft__shm_kind_t kind,
@@ -181,7 +190,7 @@ static heft_status_t on_frame_locked(shm_region_t *region, sender_t *s, const he
         } else {
             region->counts.n_failed++;
         }
-        (void)pthread_cond_broadcast(&region->changed);
+        note_change_locked(region);
         return HEFT_OK;
     }
     return HEFT_ERR_PROTOCOL;
@@ -295,7 +304,12 @@ static void *serve(void *arg)
             park_locked(region);
         }
         fill_poll_set_locked(region, &set);
+        bool has_changed = region->has_changed;
+        region->has_changed = false;
         (void)pthread_mutex_unlock(&region->lock);
+        if (has_changed && region->on_change != NULL) {
+            region->on_change(region->on_change_arg);
+        }
         int n = poll(set.fds, set.n, set.timeout_ms);
         if (n > 0 && set.fds[0].revents != 0) {
             uint64_t count;
@@ -349,6 +363,8 @@ static heft_status_t region_create(heft__transport_t *transport,
     region->base =
         (heft__region_t){ .ops = &shm_ops, .bytes = params->bytes, .memory = params->memory };
     memcpy(region->incarnation, params->incarnation, sizeof region->incarnation);
+    region->on_change = params->on_change;
+    region->on_change_arg = params->on_change_arg;
     heft_status_t status = heft__segment_create(params->bytes, &region->segment, err);
     if (status != HEFT_OK) {
         goto free_region;

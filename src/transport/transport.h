@@ -59,6 +59,10 @@ typedef struct heft__region_params {
     int64_t bytes;
     heft__memory_t memory;
     uint8_t incarnation[HEFT__INCARNATION_BYTES]; /* of the receiver */
+    /* NULL, or called after a change of what heft__region_query tells: from any thread, without a
+     * lock held; it must not call into the region. */
+    void (*on_change)(void *arg);
+    void *on_change_arg;
 } heft__region_params_t;
 
 typedef struct heft__attach_params {

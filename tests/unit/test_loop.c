@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "heft_test.h"
+#include "transport/transport.h"
+
+typedef struct pair {
+    heft__loop_t *loop;
+    heft__region_t *region;
+    heft__remote_t *remote;
+} pair_t;
+
+static const heft__token_t round_1 = { 1, 1 };
+static const heft__token_t round_2 = { 1, 2 };
+
+static int64_t in_ms(int64_t ms)
+{
+    return heft__clock_mono_ns() + ms * 1000000;
+}
+
+static heft__region_params_t region_params(int64_t bytes)
+{
+    return (heft__region_params_t){ .bytes = bytes, .memory = HEFT__MEMORY_HOST };
+}
+
+static pair_t pair_create(bool direct)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    pair_t p;
+    heft__region_params_t params = region_params(1000);
+    EXPECT_STATUS(heft__loop_create(direct, &p.loop, &err), HEFT_OK);
+    heft__transport_t *transport = heft__loop_get_transport(p.loop);
+    EXPECT_STATUS(heft__region_create(transport, &params, &p.region, &err), HEFT_OK);
+    heft__text_t text;
+    heft__text_init(&text);
+    heft__region_encode(p.region, &text);
+    heft__attach_params_t attach = { .bytes = 1000, .deadline_mono_ns = in_ms(1000) };
+    EXPECT_STATUS(heft__remote_attach(transport, text.data, &attach, &p.remote, &err), HEFT_OK);
+    heft__text_fini(&text);
+    return p;
+}
+
+static void pair_destroy(pair_t *p)
+{
+    heft__remote_close(p->remote);
+    heft__region_destroy(p->region);
+    heft__loop_destroy(p->loop);
+}
+
+static void begin(pair_t *p, heft__token_t token)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft__region_arm(p->region, token);
+    EXPECT_STATUS(heft__remote_begin(p->remote, token, in_ms(1000), &err), HEFT_OK);
+}
+
+static void puts_arrive_and_are_counted(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pair_t p = pair_create(false);
+    assert_null(p.remote->ptr);
+    begin(&p, round_1);
+    heft__region_state_t st;
+    heft__region_query(p.region, &st);
+    assert_int_equal(st.n_writing, 1);
+    EXPECT_STATUS(heft__remote_put(p.remote, 990, "0123456789", 10, &err), HEFT_OK);
+    EXPECT_STATUS(heft__remote_flush(p.remote, in_ms(1000), &err), HEFT_OK);
+    EXPECT_STATUS(heft__remote_end(p.remote, round_1, true, &err), HEFT_OK);
+    assert_memory_equal(p.region->ptr + 990, "0123456789", 10);
+    heft__region_query(p.region, &st);
+    assert_int_equal(st.n_attached, 1);
+    assert_int_equal(st.n_writing, 0);
+    assert_int_equal(st.n_done, 1);
+    pair_destroy(&p);
+}
+
+static void put_outside_the_region_is_refused(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pair_t p = pair_create(false);
+    begin(&p, round_1);
+    EXPECT_STATUS(heft__remote_put(p.remote, 991, "0123456789", 10, &err), HEFT_ERR_ARGUMENT);
+    EXPECT_MESSAGE("10 bytes at 991 is outside a region of 1000 bytes");
+    EXPECT_STATUS(heft__remote_put(p.remote, INT64_MAX, "0", 10, &err), HEFT_ERR_ARGUMENT);
+    EXPECT_STATUS(heft__remote_put(p.remote, -1, "0", 1, &err), HEFT_ERR_ARGUMENT);
+    pair_destroy(&p);
+}
+
+static void a_round_that_is_not_armed_cannot_begin(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pair_t p = pair_create(false);
+    EXPECT_STATUS(heft__remote_begin(p.remote, round_1, in_ms(1000), &err), HEFT_ERR_STALE);
+    heft__region_arm(p.region, round_1);
+    EXPECT_STATUS(heft__remote_begin(p.remote, round_2, in_ms(1000), &err), HEFT_ERR_STALE);
+    EXPECT_STATUS(heft__remote_put(p.remote, 0, "x", 1, &err), HEFT_ERR_STALE);
+    pair_destroy(&p);
+}
+
+static void faults_hit_the_put_they_are_set_for(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pair_t p = pair_create(false);
+    begin(&p, round_1);
+    heft__loop_set_fault(p.loop, HEFT__LOOP_FAIL, 1);
+    EXPECT_STATUS(heft__remote_put(p.remote, 0, "aaaa", 4, &err), HEFT_OK);
+    assert_false(heft__loop_was_reached(p.loop));
+    EXPECT_STATUS(heft__remote_put(p.remote, 0, "bbbb", 4, &err), HEFT_ERR_IO);
+    assert_true(heft__loop_was_reached(p.loop));
+    assert_memory_equal(p.region->ptr, "aaaa", 4);
+
+    heft__loop_set_fault(p.loop, HEFT__LOOP_DROP, 0);
+    EXPECT_STATUS(heft__remote_put(p.remote, 0, "cccc", 4, &err), HEFT_OK);
+    assert_memory_equal(p.region->ptr, "aaaa", 4);
+
+    heft__loop_set_fault(p.loop, HEFT__LOOP_CORRUPT, 0);
+    EXPECT_STATUS(heft__remote_put(p.remote, 0, "dddd", 4, &err), HEFT_OK);
+    assert_memory_not_equal(p.region->ptr, "dddd", 4);
+    assert_int_equal(p.region->ptr[0], 'd');
+
+    heft__loop_set_fault(p.loop, HEFT__LOOP_DIE, 0);
+    EXPECT_STATUS(heft__remote_put(p.remote, 0, "eeee", 4, &err), HEFT_ERR_PEER);
+    EXPECT_STATUS(heft__remote_check(p.remote, &err), HEFT_ERR_PEER);
+    pair_destroy(&p);
+}
+
+static void late_put_cannot_land(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pair_t p = pair_create(false);
+    uint32_t n_landed;
+    uint32_t n_refused;
+    begin(&p, round_1);
+    heft__loop_set_fault(p.loop, HEFT__LOOP_HOLD, 0);
+    EXPECT_STATUS(heft__remote_put(p.remote, 0, "late", 4, &err), HEFT_OK);
+    EXPECT_STATUS(heft__remote_flush(p.remote, in_ms(20), &err), HEFT_ERR_TIMEOUT);
+    EXPECT_MESSAGE("1 puts have not arrived");
+    bool replaced;
+    EXPECT_STATUS(heft__region_fence(p.region, in_ms(1000), &replaced, &err), HEFT_OK);
+    EXPECT_STATUS(heft__remote_check(p.remote, &err), HEFT_ERR_CANCELED);
+    EXPECT_STATUS(heft__remote_put(p.remote, 0, "more", 4, &err), HEFT_ERR_STALE);
+    EXPECT_STATUS(heft__remote_end(p.remote, round_1, false, &err), HEFT_OK);
+    begin(&p, round_2);
+    EXPECT_STATUS(heft__remote_put(p.remote, 0, "next", 4, &err), HEFT_OK);
+    heft__loop_release(p.loop, &n_landed, &n_refused);
+    assert_int_equal(n_landed, 0);
+    assert_int_equal(n_refused, 1);
+    assert_memory_equal(p.region->ptr, "next", 4);
+    pair_destroy(&p);
+}
+
+static void held_put_lands_when_released_in_time(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pair_t p = pair_create(false);
+    uint32_t n_landed;
+    uint32_t n_refused;
+    begin(&p, round_1);
+    heft__loop_set_fault(p.loop, HEFT__LOOP_HOLD, 0);
+    EXPECT_STATUS(heft__remote_put(p.remote, 0, "late", 4, &err), HEFT_OK);
+    assert_memory_not_equal(p.region->ptr, "late", 4);
+    heft__loop_release(p.loop, &n_landed, &n_refused);
+    assert_int_equal(n_landed, 1);
+    EXPECT_STATUS(heft__remote_flush(p.remote, in_ms(1000), &err), HEFT_OK);
+    assert_memory_equal(p.region->ptr, "late", 4);
+    pair_destroy(&p);
+}
+
+static void direct_writer_holds_up_the_fence(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pair_t p = pair_create(true);
+    bool replaced = true;
+    assert_ptr_equal(p.remote->ptr, p.region->ptr);
+    begin(&p, round_1);
+    EXPECT_STATUS(heft__region_fence(p.region, in_ms(10), &replaced, &err), HEFT_ERR_TIMEOUT);
+    EXPECT_MESSAGE("1 senders have not stopped");
+    EXPECT_STATUS(heft__remote_end(p.remote, round_1, false, &err), HEFT_OK);
+    EXPECT_STATUS(heft__region_fence(p.region, in_ms(1000), &replaced, &err), HEFT_OK);
+    assert_false(replaced);
+    heft__region_state_t st;
+    heft__region_query(p.region, &st);
+    assert_int_equal(st.n_failed, 1);
+    pair_destroy(&p);
+}
+
+static void gone_and_foreign_regions_are_told_apart(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pair_t p = pair_create(false);
+    heft__transport_t *transport = heft__loop_get_transport(p.loop);
+    heft__attach_params_t attach = { .bytes = 1000, .deadline_mono_ns = in_ms(1000) };
+    heft__remote_t *remote = NULL;
+    EXPECT_STATUS(heft__remote_attach(transport,
+                                      "{\"transport\":\"loop\",\"id\":99,\"bytes\":1000,"
+                                      "\"incarnation\":\"00000000000000000000000000000000\"}",
+                                      &attach, &remote, &err),
+                  HEFT_ERR_PEER);
+    EXPECT_STATUS(heft__remote_attach(transport,
+                                      "{\"transport\":\"loop\",\"id\":1,\"bytes\":1000,"
+                                      "\"incarnation\":\"00000000000000000000000000000001\"}",
+                                      &attach, &remote, &err),
+                  HEFT_ERR_STALE);
+    EXPECT_STATUS(heft__remote_attach(transport, "{}", &attach, &remote, &err), HEFT_ERR_FORMAT);
+    attach.bytes = 1001;
+    EXPECT_STATUS(heft__remote_attach(transport,
+                                      "{\"transport\":\"loop\",\"id\":1,\"bytes\":1000,"
+                                      "\"incarnation\":\"00000000000000000000000000000000\"}",
+                                      &attach, &remote, &err),
+                  HEFT_ERR_SHAPE);
+    EXPECT_MESSAGE("1000 bytes of staging, 1001 needed");
+    assert_null(remote);
+    pair_destroy(&p);
+}
+
+static void endpoint_names_its_transport(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    char name[16];
+    EXPECT_STATUS(heft__endpoint_get_transport("{\"transport\":\"shm\",\"x\":1}", name, 16, &err),
+                  HEFT_OK);
+    assert_string_equal(name, "shm");
+    EXPECT_STATUS(heft__endpoint_get_transport("{\"x\":1}", name, 16, &err), HEFT_ERR_FORMAT);
+    EXPECT_STATUS(
+        heft__endpoint_get_transport("{\"transport\":\"a-name-too-long\"}", name, 15, &err),
+        HEFT_ERR_FORMAT);
+    EXPECT_STATUS(heft__endpoint_get_transport("nonsense", name, 16, &err), HEFT_ERR_FORMAT);
+}
+
+static void negative_and_foreign_memory_is_refused(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft__region_t *region = NULL;
+    heft__region_params_t params = region_params(-1);
+    EXPECT_STATUS(heft__region_create(heft__transport_get_shm(), &params, &region, &err),
+                  HEFT_ERR_ARGUMENT);
+    params.bytes = 1;
+    params.memory = (heft__memory_t)2;
+    EXPECT_STATUS(heft__region_create(heft__transport_get_shm(), &params, &region, &err),
+                  HEFT_ERR_UNSUPPORTED);
+    EXPECT_MESSAGE("memory kind 2");
+    assert_null(region);
+}
+
+/* A table of an older layout, or with holes: the calls say what is missing. */
+static void missing_operations_are_refused_by_name(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    const heft__transport_ops_t ops = { .size = offsetof(heft__transport_ops_t, put),
+                                        .name = "old" };
+    heft__transport_t transport = { .ops = &ops };
+    heft__remote_t remote = { .ops = &ops, .bytes = 10 };
+    heft__region_t *region = NULL;
+    heft__region_params_t params = region_params(1);
+    EXPECT_STATUS(heft__region_create(&transport, &params, &region, &err), HEFT_ERR_UNSUPPORTED);
+    EXPECT_MESSAGE("transport old cannot export memory");
+    EXPECT_STATUS(heft__remote_put(&remote, 0, "x", 1, &err), HEFT_ERR_UNSUPPORTED);
+    EXPECT_STATUS(heft__remote_flush(&remote, 0, &err), HEFT_OK);
+    assert_int_equal(heft__remote_get_fd(&remote), -1);
+}
+
+static void create_survives_failed_allocations(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    int64_t live = heft__alloc_live();
+    heft__region_params_t params = region_params(100);
+    for (long k = 0;; k++) {
+        heft__loop_t *loop = NULL;
+        heft__region_t *region = NULL;
+        heft__alloc_fail_at(k);
+        heft_status_t status = heft__loop_create(false, &loop, &err);
+        if (status == HEFT_OK) {
+            status = heft__region_create(heft__loop_get_transport(loop), &params, &region, &err);
+        }
+        heft__alloc_fail_at(-1);
+        heft__region_destroy(region);
+        heft__loop_destroy(loop);
+        assert_int_equal(heft__alloc_live(), live);
+        if (status == HEFT_OK) {
+            assert_true(k >= 3);
+            break;
+        }
+        assert_int_equal(status, HEFT_ERR_NOMEM);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(puts_arrive_and_are_counted),
+        cmocka_unit_test(put_outside_the_region_is_refused),
+        cmocka_unit_test(a_round_that_is_not_armed_cannot_begin),
+        cmocka_unit_test(faults_hit_the_put_they_are_set_for),
+        cmocka_unit_test(late_put_cannot_land),
+        cmocka_unit_test(held_put_lands_when_released_in_time),
+        cmocka_unit_test(direct_writer_holds_up_the_fence),
+        cmocka_unit_test(gone_and_foreign_regions_are_told_apart),
+        cmocka_unit_test(endpoint_names_its_transport),
+        cmocka_unit_test(negative_and_foreign_memory_is_refused),
+        cmocka_unit_test(missing_operations_are_refused_by_name),
+        cmocka_unit_test(create_survives_failed_allocations),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
