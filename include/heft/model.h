@@ -103,25 +103,34 @@ HEFT_API void heft_checkpoint_release(const heft_checkpoint_t *checkpoint, uint3
  * Start writing a checkpoint folder: every tensor of the manifest, in shards of at most
  * max_shard_bytes (0: 5 GB; a larger tensor gets a shard of its own). Nothing exists under the
  * final names until commit: shards are written under temporary names in the folder, renamed on
- * commit, the index last (one shard: "model.safetensors", no index). The folder is created if it
- * does not exist; HEFT_ERR_EXISTS if it holds a checkpoint already.
+ * commit, the index last (one shard: "model.safetensors", no index). The folder and its parents are
+ * created if they do not exist; HEFT_ERR_EXISTS if it holds a checkpoint already. Space for all
+ * shards is reserved on disk here, so that a full disk is found before any work
+ * (HEFT_ERR_NOSPACE with the file and its bytes) and not as a signal later. The manifest is
+ * borrowed until return. Temporary files of writers that have died are removed.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_checkpoint_writer_create(
     const char *dir, const heft_manifest_t *manifest, int64_t max_shard_bytes,
     heft_checkpoint_writer_t **writer_out, heft_error_t *err);
 /**
- * Memory for tensor i, n_bytes writable bytes in the mapped output file, at least 64-byte aligned,
- * filled with zeros; space on disk has been reserved, so that a full disk is found here
- * (HEFT_ERR_NOSPACE) and not as a signal later.
+ * Memory for tensor i, n_bytes writable bytes in the mapped output file, filled with zeros; never
+ * NULL, also when n_bytes is 0. Aligned for its dtype (the data of a shard start on 64 bytes and
+ * widest elements come first; the format allows no gaps between tensors, so no more than that
+ * holds). HEFT_ERR_STATE after a commit, HEFT_ERR_NOT_FOUND for a bad i.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_checkpoint_writer_map(heft_checkpoint_writer_t *writer,
                                                                   uint32_t i, void **data_out,
                                                                   heft_error_t *err);
-/** Tensor i is complete: flush it and drop its pages from memory. */
+/** Tensor i is complete: start writing it to disk and drop its pages from this process.
+ * HEFT_ERR_STATE if it was never mapped. */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_checkpoint_writer_done(heft_checkpoint_writer_t *writer,
                                                                    uint32_t i, heft_error_t *err);
-/** Sync and rename everything into place. HEFT_ERR_STATE when a tensor was never done (it is
- * named). */
+/**
+ * Sync and rename everything into place. HEFT_ERR_STATE when a tensor that has bytes was never done
+ * (it is named); HEFT_ERR_EXISTS when another writer committed to the folder in the meantime;
+ * HEFT_ERR_IO, HEFT_ERR_NOSPACE from the system. After any failure nothing is there under a final
+ * name, and only destroy may follow.
+ */
 HEFT_API HEFT_MUST_CHECK heft_status_t
 heft_checkpoint_writer_commit(heft_checkpoint_writer_t *writer, heft_error_t *err);
 /** Frees the writer; without a commit before, removes everything it wrote. */

@@ -80,4 +80,35 @@ heft_status_t heft__st_index_decode(const char *label, const char *text, size_t 
                                     heft__st_index_t *index_out, heft_error_t *err);
 void heft__st_index_fini(heft__st_index_t *index);
 
+/* ---- the writer's folder ---- */
+
+/* A folder that is being filled under temporary names. Several may be at work in one folder. */
+typedef struct heft__outdir {
+    char *path;
+    int fd;
+    size_t created_from; /* bytes of `path` up to the first component made here; 0: none */
+    char prefix[64];     /* ".heft-tmp-<pid>-<random>-" */
+} heft__outdir_t;
+
+/* Make the folder (and its parents), refuse it if it holds a checkpoint (HEFT_ERR_EXISTS), remove
+ * temporary files of dead writers. */
+heft_status_t heft__outdir_init(heft__outdir_t *out, const char *path, heft_error_t *err);
+/* Closes; with `remove`, also takes away the folders made here, if they are empty. */
+void heft__outdir_fini(heft__outdir_t *out, bool remove);
+heft_status_t heft__outdir_check_empty(const heft__outdir_t *out, heft_error_t *err);
+/* The temporary name of file k, NUL-terminated. */
+void heft__outdir_temp_name(const heft__outdir_t *out, size_t k, char name_out[96]);
+/* Create file k, locked against sweeping, with n_bytes reserved on disk. The caller closes it. */
+heft_status_t heft__outdir_create_file(const heft__outdir_t *out, size_t k, const char *final_name,
+                                       int64_t n_bytes, int *fd_out, heft_error_t *err);
+void heft__outdir_remove_file(const heft__outdir_t *out, size_t k);
+/* Rename file k to its final name, which must not exist. */
+heft_status_t heft__outdir_publish(const heft__outdir_t *out, size_t k, const char *final_name,
+                                   heft_error_t *err);
+/* Nobody else publishes between lock and unlock. */
+heft_status_t heft__outdir_lock(const heft__outdir_t *out, heft_error_t *err);
+void heft__outdir_unlock(const heft__outdir_t *out);
+/* Make the renames durable. */
+heft_status_t heft__outdir_sync(const heft__outdir_t *out, heft_error_t *err);
+
 #endif
