@@ -140,8 +140,8 @@ static heft_status_t reserve_shards(opening_t *o, size_t n)
 
 static heft_status_t open_indexed(opening_t *o, const char *dir, const char *index_path)
 {
-    const uint8_t *map;
-    size_t n;
+    const uint8_t *map = NULL;
+    size_t n = 0;
     heft_status_t status = map_file(index_path, &map, &n, o->err);
     if (status != HEFT_OK) {
         return status;

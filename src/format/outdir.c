@@ -103,7 +103,7 @@ static bool is_checkpoint_file(const char *name)
 
 heft_status_t heft__outdir_check_empty(const heft__outdir_t *out, heft_error_t *err)
 {
-    DIR *listing;
+    DIR *listing = NULL;
     heft_status_t status = open_listing(out, &listing, err);
     if (status != HEFT_OK) {
         return status;
@@ -152,7 +152,7 @@ static heft_status_t sweep_file(const heft__outdir_t *out, const char *name, hef
 
 static heft_status_t sweep(const heft__outdir_t *out, heft_error_t *err)
 {
-    DIR *listing;
+    DIR *listing = NULL;
     heft_status_t status = open_listing(out, &listing, err);
     if (status != HEFT_OK) {
         return status;

@@ -1,0 +1,3 @@
+heft_add_fuzz(safetensors_header)
+heft_add_fuzz(manifest_json)
+heft_add_fuzz(checkpoint_index)
