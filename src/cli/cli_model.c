@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A checkpoint or a manifest's JSON file, whichever a path names. */
+#include "cli/cli_model.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <errno.h>
+
+enum { MAX_TEXT_BYTES = 1 << 30 };
+
+static int read_text(const cli_args_t *args, const char *path, char **text_out, size_t *n_out)
+{
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) {
+        return cli_fail(args, CLI_SYSTEM, "cannot open %s: %s", path, strerror(errno));
+    }
+    char *text = NULL;
+    size_t n = 0;
+    size_t cap = 0;
+    for (;;) {
+        if (n == cap) {
+            cap = cap == 0 ? 65536 : cap * 2;
+            char *grown = cap <= MAX_TEXT_BYTES ? realloc(text, cap) : NULL;
+            if (grown == NULL) {
+                break;
+            }
+            text = grown;
+        }
+        size_t got = fread(text + n, 1, cap - n, file);
+        if (got == 0) {
+            break;
+        }
+        n += got;
+    }
+    bool is_whole = feof(file) != 0 && ferror(file) == 0;
+    (void)fclose(file);
+    if (!is_whole) {
+        free(text);
+        return cli_fail(args, CLI_SYSTEM, "cannot read %s", path);
+    }
+    *text_out = text;
+    *n_out = n;
+    return CLI_OK;
+}
+
+static bool is_manifest_path(const char *path)
+{
+    struct stat sb;
+    size_t n = strlen(path);
+    return n > 5 && strcmp(path + n - 5, ".json") == 0 && stat(path, &sb) == 0 &&
+           S_ISREG(sb.st_mode);
+}
+
+static int open_manifest(const cli_args_t *args, const char *path, cli_model_t *model)
+{
+    char *text = NULL;
+    size_t n = 0;
+    int code = read_text(args, path, &text, &n);
+    if (code != CLI_OK) {
+        return code;
+    }
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_status_t status = heft_manifest_decode(text, n, &model->owned, &err);
+    free(text);
+    if (status != HEFT_OK) {
+        return cli_fail(args, cli_exit_of(&err), "%s: %s (%s)", path, err.message,
+                        heft_status_get_name(err.status));
+    }
+    model->manifest = model->owned;
+    return CLI_OK;
+}
+
+int cli_model_open(const cli_args_t *args, const char *path, const char *side, cli_model_t *model)
+{
+    *model = (cli_model_t){ .manifest = NULL };
+    if (is_manifest_path(path)) {
+        return open_manifest(args, path, model);
+    }
+    heft_error_t err = HEFT_ERROR_INIT;
+    char *report = NULL;
+    heft_status_t status =
+        heft_checkpoint_open_report(path, side, &model->checkpoint, &report, &err);
+    if (status != HEFT_OK) {
+        int code = cli_fail_status(args, &err);
+        if (report != NULL) {
+            (void)fputs(report, stderr);
+        }
+        heft_string_free(report);
+        return code;
+    }
+    model->manifest = heft_checkpoint_get_manifest(model->checkpoint);
+    return CLI_OK;
+}
+
+int cli_model_open_checkpoint(const cli_args_t *args, const char *path, const char *side,
+                              cli_model_t *model)
+{
+    if (is_manifest_path(path)) {
+        *model = (cli_model_t){ .manifest = NULL };
+        return cli_fail(args, CLI_USAGE, "%s is a manifest; this needs a checkpoint", path);
+    }
+    return cli_model_open(args, path, side, model);
+}
+
+void cli_model_close(cli_model_t *model)
+{
+    heft_checkpoint_close(model->checkpoint);
+    heft_manifest_destroy(model->owned);
+    *model = (cli_model_t){ .manifest = NULL };
+}
