@@ -96,8 +96,8 @@ typedef enum heft__phase {
 #define HEFT__X(name, value, text) HEFT__PHASE_##name = (value),
     HEFT__PHASE_MAP(HEFT__X)
 #undef HEFT__X
-        HEFT__N_PHASES = 13
 } heft__phase_t;
+#define HEFT__N_PHASES 13
 
 typedef enum heft__result {
 #define HEFT__X(name, value, text) HEFT__RESULT_##name = (value),
@@ -127,8 +127,8 @@ typedef enum heft__problem_kind {
 #define HEFT__X(name, value, text) HEFT__PROBLEM_##name = (value),
     HEFT__PROBLEM_MAP(HEFT__X)
 #undef HEFT__X
-        HEFT__N_PROBLEM_KINDS = 11
 } heft__problem_kind_t;
+#define HEFT__N_PROBLEM_KINDS 11
 
 /* The wire spelling; "?" for a value that is none. */
 const char *heft__role_text(heft__role_t role);
@@ -272,7 +272,8 @@ typedef struct heft__counters {
 typedef struct heft__report {
     char incarnation[HEFT__INCARNATION_SIZE];
     int64_t epoch;
-    int64_t order; /* sequence of the last order taken in */
+    int64_t sequence; /* 1 for the first report of an incarnation, one more for each poll */
+    int64_t order;    /* sequence of the last order taken in */
     uint32_t wait_ms;
     heft__round_id_t round; /* 0.0: none */
     heft__phase_t phase;    /* NONE: none */

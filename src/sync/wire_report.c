@@ -15,6 +15,7 @@
 static const heft__field_t report_fields[] = {
     { "incarnation", HEFT__FIELD_HEX, true, AT(incarnation), 0, 32, NULL },
     { "epoch", HEFT__FIELD_INT, true, AT(epoch), 1, HEFT__WIRE_MAX_INT, NULL },
+    { "sequence", HEFT__FIELD_INT, true, AT(sequence), 1, HEFT__WIRE_MAX_INT, NULL },
     { "order", HEFT__FIELD_INT, true, AT(order), 0, HEFT__WIRE_MAX_INT, NULL },
     { "wait_ms", HEFT__FIELD_U32, true, AT(wait_ms), 0, INT32_MAX, NULL },
     { "round", HEFT__FIELD_ROUND, false, AT(round), 0, 0, NULL },

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Round: resume, release, abort; the loop over all states; time.
+ */
+#include "sync/round_step.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- committed and aborted ---- */
+
+/* Nothing more is to be expected of a member in resume, release or abort. */
+static bool is_through(heft__round_t *round, heft__round_member_t *m)
+{
+    const bool ordered =
+        m->target == round->phase && heft__round_id_equal(m->order_round, round->id);
+    if (m->lost || m->overdue || !ordered) {
+        return true;
+    }
+    if (!heft__round_is_current(round, m) || m->phase != round->phase) {
+        return false;
+    }
+    return m->result == HEFT__RESULT_OK || heft__round_is_bad(m);
+}
+
+static bool all_through(heft__round_t *round)
+{
+    EACH_MEMBER(round, m)
+    {
+        if (heft__round_acts(round, m) && !is_through(round, m)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Members that did not confirm the last order of a round are kept out until they do. */
+static void exclude_unconfirmed(heft__round_t *round)
+{
+    EACH_MEMBER(round, m)
+    {
+        if (!m->touched || m->lost) {
+            continue;
+        }
+        if (!heft__round_is_done(round, m, round->phase)) {
+            m->excluded = true;
+            heft__round_warn(round, (int32_t)(m - round->members), "%s is not confirmed",
+                             heft__phase_text(round->phase));
+        } else if (round->phase == HEFT__PHASE_ABORT && m->state == HEFT__STATE_FLIPPED) {
+            m->excluded = true;
+            m->poison = HEFT__POISON_BROKEN;
+            m->reborn = false;
+            heft__round_warn(round, (int32_t)(m - round->members),
+                             "it flipped in a round that was aborted");
+        }
+    }
+}
+
+static bool step_committed(heft__round_t *round, int64_t now_ns)
+{
+    if (!all_through(round)) {
+        return false;
+    }
+    if (round->phase == HEFT__PHASE_RESUME) {
+        round->downtime_ns = round->paused_ns > 0 ? now_ns - round->paused_ns : 0;
+        EACH_MEMBER(round, m)
+        {
+            if (heft__round_is_moving(m) && !m->lost && m->target == HEFT__PHASE_RESUME &&
+                !heft__round_is_done(round, m, HEFT__PHASE_RESUME) && !heft__round_is_bad(m)) {
+                heft__round_warn(round, (int32_t)(m - round->members),
+                                 "resume is not confirmed: the engine is down");
+            }
+            m->overdue = false;
+        }
+        heft__round_release(round, now_ns);
+        return true;
+    }
+    exclude_unconfirmed(round);
+    heft__round_end(round, HEFT__ROUND_COMMITTED, now_ns);
+    return true;
+}
+
+static bool step_aborted(heft__round_t *round, int64_t now_ns)
+{
+    if (!all_through(round)) {
+        return false;
+    }
+    exclude_unconfirmed(round);
+    heft__round_end(round, HEFT__ROUND_ABORTED, now_ns);
+    return true;
+}
+
+/* ---- the loop ---- */
+
+static bool step(heft__round_t *round, int64_t now_ns)
+{
+    switch (round->state) {
+    case HEFT__ROUND_PREPARING:
+        return heft__round_step_preparing(round, now_ns);
+    case HEFT__ROUND_STAGING:
+        return heft__round_step_staging(round, now_ns);
+    case HEFT__ROUND_STOPPING:
+        return heft__round_step_stopping(round, now_ns);
+    case HEFT__ROUND_STAGED:
+        return heft__round_step_staged(round, now_ns);
+    case HEFT__ROUND_FLIPPING:
+        return heft__round_step_flipping(round, now_ns);
+    case HEFT__ROUND_UNKNOWN:
+    case HEFT__ROUND_PARTIAL:
+        return round->origin == HEFT__ROUND_FLIPPING && heft__round_step_flipping(round, now_ns);
+    case HEFT__ROUND_COMMITTED:
+        return step_committed(round, now_ns);
+    case HEFT__ROUND_ABORTED:
+        return step_aborted(round, now_ns);
+    case HEFT__ROUND_IDLE:
+    case HEFT__ROUND_STORING:
+    case HEFT__ROUND_DECIDING:
+    case HEFT__ROUND_REVOKING:
+        break; /* these wait for begin, or for a record */
+    }
+    return false;
+}
+
+void heft__round_advance(heft__round_t *round, int64_t now_ns)
+{
+    while (step(round, now_ns)) {
+    }
+}
+
+/* ---- time ---- */
+
+static bool is_watched(const heft__round_t *round, const heft__round_member_t *m)
+{
+    const bool by_contact =
+        round->state == HEFT__ROUND_PREPARING || round->state == HEFT__ROUND_STAGING ||
+        round->state == HEFT__ROUND_STAGED || round->state == HEFT__ROUND_FLIPPING ||
+        round->state == HEFT__ROUND_COMMITTED || round->state == HEFT__ROUND_ABORTED;
+    return by_contact && heft__round_acts(round, m) && !m->lost && !m->overdue;
+}
+
+static void check_contact(heft__round_t *round, int64_t now_ns)
+{
+    EACH_MEMBER(round, m)
+    {
+        if (!is_watched(round, m) || now_ns - m->contact_ns <= round->config.contact_ns) {
+            continue;
+        }
+        m->overdue = true;
+        const bool early = round->state == HEFT__ROUND_PREPARING ||
+                           round->state == HEFT__ROUND_STAGING ||
+                           round->state == HEFT__ROUND_STAGED;
+        if (early) {
+            char text[80];
+            (void)snprintf(text, sizeof text, "no contact for %lld ms",
+                           (long long)(round->config.contact_ns / 1000000));
+            heft__round_fail_with(round, m, HEFT_ERR_PEER, text, now_ns);
+            return;
+        }
+    }
+}
+
+static const heft__round_member_t *first_behind(const heft__round_t *round)
+{
+    EACH_MEMBER(round, m)
+    {
+        const bool behind = round->phase == HEFT__PHASE_MANIFEST
+                                ? !heft__round_is_ready(m)
+                                : !heft__round_is_done(round, m, round->phase);
+        if (heft__round_acts(round, m) && behind) {
+            return m;
+        }
+    }
+    return NULL;
+}
+
+static void phase_deadline(heft__round_t *round, int64_t now_ns)
+{
+    char text[120];
+    const int64_t limit_ms = round->limit_ns[round->phase] / 1000000;
+    switch (round->state) {
+    case HEFT__ROUND_PREPARING:
+    case HEFT__ROUND_STAGING:
+    case HEFT__ROUND_STAGED:
+        (void)snprintf(text, sizeof text, "%s took longer than %lld ms",
+                       heft__phase_text(round->phase), (long long)limit_ms);
+        heft__round_fail_with(round, first_behind(round), HEFT_ERR_TIMEOUT, text, now_ns);
+        break;
+    case HEFT__ROUND_STOPPING:
+        heft__round_doubt_transfers(round, now_ns);
+        break;
+    case HEFT__ROUND_FLIPPING:
+    case HEFT__ROUND_COMMITTED:
+    case HEFT__ROUND_ABORTED:
+        round->deadline_ns = INT64_MAX;
+        EACH_MEMBER(round, m)
+        {
+            m->overdue = heft__round_acts(round, m);
+        }
+        break;
+    case HEFT__ROUND_STORING:
+        round->canceled = true; /* once the record is written after all, the round aborts */
+        round->deadline_ns = INT64_MAX;
+        break;
+    case HEFT__ROUND_DECIDING:
+    case HEFT__ROUND_REVOKING:
+        /* the writer's answer still counts, whenever it comes */
+        heft__round_doubt_decision(round, "the decision was not written within its deadline",
+                                   now_ns);
+        break;
+    case HEFT__ROUND_UNKNOWN:
+        round->deadline_ns = INT64_MAX;
+        if (round->pending != HEFT__DECISION_NONE) {
+            heft__round_ask_write(round, true);
+        }
+        break;
+    case HEFT__ROUND_IDLE:
+    case HEFT__ROUND_PARTIAL:
+        break;
+    }
+}
+
+void heft__round_tick(heft__round_t *round, int64_t now_ns)
+{
+    check_contact(round, now_ns);
+    if (now_ns >= round->deadline_ns) {
+        phase_deadline(round, now_ns);
+    }
+    heft__round_advance(round, now_ns);
+}
+
+int64_t heft__round_next_tick(const heft__round_t *round)
+{
+    int64_t next = round->deadline_ns;
+    EACH_MEMBER(round, m)
+    {
+        if (is_watched(round, m)) {
+            next = heft__min_i64(next, m->contact_ns + round->config.contact_ns + 1);
+        }
+    }
+    return next;
+}

@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Round: how it moves from phase to phase.
+ *
+ * heft__round_advance looks at the facts (last report of each member, written records, what time it
+ * was told) and repeats until nothing moves. Failure before the decision leads to ABORTED, through
+ * STOPPING where a transfer may be running: sources are told first to stop, and destinations may
+ * drop their staging only when every pair (source, destination) is known to have stopped, from
+ * either end. After the decision a round only goes forward, except through a durable revoke.
+ */
+#include "sync/round_step.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- facts ---- */
+
+bool heft__round_is_current(const heft__round_t *round, const heft__round_member_t *m)
+{
+    return !m->lost && m->registered && heft__round_id_equal(m->round, round->id);
+}
+
+bool heft__round_is_moving(const heft__round_member_t *m)
+{
+    return m->role == HEFT__ROLE_DESTINATION && m->moves;
+}
+
+bool heft__round_acts(const heft__round_t *round, const heft__round_member_t *m)
+{
+    const bool source = m->role == HEFT__ROLE_SOURCE;
+    if (!m->used || !m->in_round) {
+        return false;
+    }
+    switch (round->phase) {
+    case HEFT__PHASE_MANIFEST:
+        return true;
+    case HEFT__PHASE_PREPARE:
+        return source;
+    case HEFT__PHASE_PREFLIGHT:
+    case HEFT__PHASE_STAGE:
+        return source || heft__round_is_moving(m);
+    case HEFT__PHASE_VERIFY:
+    case HEFT__PHASE_PAUSE:
+    case HEFT__PHASE_FLIP:
+    case HEFT__PHASE_RESUME:
+    case HEFT__PHASE_LIVE:
+        return heft__round_is_moving(m);
+    case HEFT__PHASE_RELEASE:
+    case HEFT__PHASE_ABORT:
+        return m->touched;
+    case HEFT__PHASE_NONE:
+    case HEFT__PHASE_DECIDE:
+        break;
+    }
+    return false;
+}
+
+bool heft__round_is_done(const heft__round_t *round, const heft__round_member_t *m,
+                         heft__phase_t phase)
+{
+    return heft__round_is_current(round, m) && m->phase == phase && m->result == HEFT__RESULT_OK;
+}
+
+bool heft__round_is_bad(const heft__round_member_t *m)
+{
+    return m->result == HEFT__RESULT_REFUSED || m->result == HEFT__RESULT_FAILED ||
+           m->result == HEFT__RESULT_UNKNOWN;
+}
+
+bool heft__round_all_done(const heft__round_t *round)
+{
+    EACH_MEMBER(round, m)
+    {
+        if (heft__round_acts(round, m) && !heft__round_is_done(round, m, round->phase)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* It says itself that nothing of its transfers is running. */
+static bool has_stopped(const heft__round_t *round, const heft__round_member_t *m)
+{
+    if (!heft__round_is_current(round, m)) {
+        return false;
+    }
+    switch (m->phase) {
+    case HEFT__PHASE_STAGE:
+        return m->result == HEFT__RESULT_OK || m->result == HEFT__RESULT_FAILED ||
+               m->result == HEFT__RESULT_REFUSED;
+    case HEFT__PHASE_ABORT:
+        return m->result == HEFT__RESULT_OK;
+    case HEFT__PHASE_VERIFY:
+    case HEFT__PHASE_PAUSE:
+    case HEFT__PHASE_FLIP:
+    case HEFT__PHASE_RESUME:
+    case HEFT__PHASE_RELEASE:
+        return true; /* taken up only after staging was complete */
+    case HEFT__PHASE_NONE:
+    case HEFT__PHASE_MANIFEST:
+    case HEFT__PHASE_PREFLIGHT:
+    case HEFT__PHASE_PREPARE:
+    case HEFT__PHASE_DECIDE:
+    case HEFT__PHASE_LIVE:
+        break; /* it may take up its stage order at any time */
+    }
+    return false;
+}
+
+bool heft__round_source_stopped(const heft__round_t *round, const heft__round_member_t *source)
+{
+    return !source->stage_ordered || has_stopped(round, source);
+}
+
+bool heft__round_dest_quiet(const heft__round_t *round, const heft__round_member_t *dest)
+{
+    return !dest->stage_ordered || has_stopped(round, dest);
+}
+
+/* Every pair has stopped when all sources have, or all destinations have: a pair that has not would
+ * need one of each. */
+static bool all_stopped(const heft__round_t *round)
+{
+    bool sources = true;
+    bool destinations = true;
+    EACH_MEMBER(round, m)
+    {
+        if (m->role == HEFT__ROLE_SOURCE) {
+            sources = sources && heft__round_source_stopped(round, m);
+        } else {
+            destinations = destinations && heft__round_dest_quiet(round, m);
+        }
+    }
+    return sources || destinations;
+}
+
+/* ---- transitions ---- */
+
+void heft__round_enter(heft__round_t *round, heft__round_state_t state, heft__phase_t phase,
+                       int64_t now_ns)
+{
+    round->elapsed_ns[round->phase] += now_ns - round->phase_began_ns;
+    round->phase_began_ns = now_ns;
+    round->state = state;
+    round->phase = phase;
+    round->checking = false;
+    round->deadline_ns = now_ns + round->limit_ns[phase];
+}
+
+void heft__round_order_all(heft__round_t *round, heft__phase_t target)
+{
+    EACH_MEMBER(round, m)
+    {
+        if (heft__round_acts(round, m) && !m->lost) {
+            heft__round_order(round, m, target);
+        }
+    }
+}
+
+void heft__round_end(heft__round_t *round, heft__round_state_t outcome, int64_t now_ns)
+{
+    heft__round_enter(round, HEFT__ROUND_IDLE, HEFT__PHASE_NONE, now_ns);
+    round->outcome = outcome;
+    round->deadline_ns = INT64_MAX;
+    round->total_ns = now_ns - round->began_ns;
+    round->todo |= HEFT__TODO_ENDED;
+    heft__round_ask_write(round, false);
+}
+
+void heft__round_doubt(heft__round_t *round, heft__round_state_t state, heft__round_state_t origin,
+                       int64_t now_ns)
+{
+    heft__round_enter(round, state, round->phase, now_ns);
+    round->origin = origin;
+    round->deadline_ns = INT64_MAX;
+    round->total_ns = now_ns - round->began_ns;
+    round->todo |= HEFT__TODO_ENDED;
+    heft__round_ask_write(round, false);
+}
+
+void heft__round_abort(heft__round_t *round, int64_t now_ns)
+{
+    heft__round_enter(round, HEFT__ROUND_ABORTED, HEFT__PHASE_ABORT, now_ns);
+    EACH_MEMBER(round, m)
+    {
+        const bool told =
+            m->target == HEFT__PHASE_ABORT && heft__round_id_equal(m->order_round, round->id);
+        m->overdue = false;
+        if (m->touched && !m->lost && !told) {
+            heft__round_order(round, m, HEFT__PHASE_ABORT);
+        }
+    }
+}
+
+static void stop_transfers(heft__round_t *round, int64_t now_ns)
+{
+    heft__round_enter(round, HEFT__ROUND_STOPPING, HEFT__PHASE_ABORT, now_ns);
+    EACH_MEMBER(round, m)
+    {
+        const bool lost_track = heft__round_is_current(round, m) && m->phase == HEFT__PHASE_STAGE &&
+                                m->result == HEFT__RESULT_UNKNOWN;
+        if (m->role == HEFT__ROLE_SOURCE && m->touched && !m->lost && !lost_track) {
+            heft__round_order(round, m, HEFT__PHASE_ABORT);
+        }
+    }
+}
+
+void heft__round_fail(heft__round_t *round, int32_t slot, const heft__wire_error_t *cause,
+                      int64_t now_ns)
+{
+    const bool late = round->state == HEFT__ROUND_COMMITTED || round->state == HEFT__ROUND_ABORTED;
+    if (late) {
+        heft__round_warn(round, slot, "%s: %s", heft__phase_text(round->phase), cause->cause);
+    } else if (round->cause.status == HEFT_OK) {
+        round->cause = *cause;
+        round->cause_slot = slot;
+    }
+    if (round->state == HEFT__ROUND_PREPARING || round->state == HEFT__ROUND_STAGED) {
+        heft__round_abort(round, now_ns);
+    } else if (round->state == HEFT__ROUND_STAGING) {
+        stop_transfers(round, now_ns);
+    }
+}
+
+void heft__round_fail_with(heft__round_t *round, const heft__round_member_t *m,
+                           heft_status_t status, const char *text, int64_t now_ns)
+{
+    heft__wire_error_t cause;
+    heft__wire_error_reset(&cause);
+    cause.status = status;
+    cause.phase = round->phase;
+    (void)snprintf(cause.cause, sizeof cause.cause, "%s", text);
+    heft__round_fail(round, m == NULL ? -1 : (int32_t)(m - round->members), &cause, now_ns);
+}
+
+/* ---- preparing ---- */
+
+static bool has_movers(const heft__round_t *round)
+{
+    EACH_MEMBER(round, m)
+    {
+        if (heft__round_is_moving(m)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Bound, and through with earlier rounds. */
+bool heft__round_is_ready(const heft__round_member_t *m)
+{
+    return m->registered && m->bound && !m->excluded && m->state == HEFT__STATE_IDLE;
+}
+
+static bool step_manifest(heft__round_t *round, int64_t now_ns)
+{
+    EACH_MEMBER(round, m)
+    {
+        if (!heft__round_is_ready(m)) {
+            return false;
+        }
+    }
+    heft__phase_t next = HEFT__PHASE_PREFLIGHT;
+    if (round->kind == HEFT__KIND_LIVE) {
+        next = HEFT__PHASE_LIVE;
+    } else if (!has_movers(round)) {
+        next = HEFT__PHASE_PREPARE; /* nothing to plan: only the source digest is asked for */
+    }
+    heft__round_enter(round, HEFT__ROUND_PREPARING, next, now_ns);
+    heft__round_order_all(round, next);
+    return true;
+}
+
+bool heft__round_step_preparing(heft__round_t *round, int64_t now_ns)
+{
+    if (round->phase == HEFT__PHASE_MANIFEST) {
+        return step_manifest(round, now_ns);
+    }
+    if (round->checking || !heft__round_all_done(round)) {
+        return false;
+    }
+    if (round->phase == HEFT__PHASE_LIVE) {
+        heft__round_end(round, HEFT__ROUND_IDLE, now_ns);
+        return true;
+    }
+    round->checking = true;
+    round->todo |=
+        round->phase == HEFT__PHASE_PREFLIGHT ? HEFT__TODO_CHECK_PLANS : HEFT__TODO_CHECK_DIGEST;
+    return false;
+}
+
+void heft__round_start(heft__round_t *round, int64_t now_ns)
+{
+    heft__round_enter(round, HEFT__ROUND_PREPARING, HEFT__PHASE_MANIFEST, now_ns);
+    EACH_MEMBER(round, m)
+    {
+        if (m->lost) { /* it came back before it was given any order: take it as it is now */
+            m->lost = false;
+            m->moves = m->role == HEFT__ROLE_DESTINATION;
+        }
+    }
+    if (round->canceled) {
+        heft__round_fail_with(round, NULL, HEFT_ERR_CANCELED, "canceled by the caller", now_ns);
+    }
+}
+
+void heft__round_plans_checked(heft__round_t *round, int32_t slot, const heft__wire_error_t *cause,
+                               int64_t now_ns)
+{
+    if (round->state != HEFT__ROUND_PREPARING || round->phase != HEFT__PHASE_PREFLIGHT) {
+        return; /* it has failed meanwhile */
+    }
+    if (cause != NULL) {
+        heft__round_fail(round, slot, cause, now_ns);
+    } else if (round->kind == HEFT__KIND_PREFLIGHT) {
+        heft__round_end(round, HEFT__ROUND_IDLE, now_ns);
+    } else {
+        heft__round_enter(round, HEFT__ROUND_PREPARING, HEFT__PHASE_PREPARE, now_ns);
+        heft__round_order_all(round, HEFT__PHASE_PREPARE);
+    }
+    heft__round_advance(round, now_ns);
+}
+
+void heft__round_release(heft__round_t *round, int64_t now_ns)
+{
+    heft__round_enter(round, HEFT__ROUND_COMMITTED, HEFT__PHASE_RELEASE, now_ns);
+    heft__round_order_all(round, HEFT__PHASE_RELEASE);
+}
+
+static void begin_staging(heft__round_t *round, int64_t now_ns)
+{
+    heft__round_enter(round, HEFT__ROUND_STAGING, HEFT__PHASE_STAGE, now_ns);
+    EACH_MEMBER(round, m)
+    {
+        if (heft__round_is_moving(m) && !m->lost) {
+            m->stage_ordered = true;
+            heft__round_order(round, m, HEFT__PHASE_STAGE);
+        }
+    }
+}
+
+void heft__round_prepared(heft__round_t *round, const char *digest, int64_t now_ns)
+{
+    if (round->state != HEFT__ROUND_PREPARING || round->phase != HEFT__PHASE_PREPARE) {
+        return;
+    }
+    (void)snprintf(round->source_digest, sizeof round->source_digest, "%s", digest);
+    if (round->version == round->committed_version &&
+        strcmp(round->source_digest, round->committed_digest) != 0) {
+        char text[200];
+        (void)snprintf(text, sizeof text,
+                       "version_conflict: version %lld is committed with source digest %.16s..., "
+                       "not %.16s...",
+                       (long long)round->version, round->committed_digest, digest);
+        heft__round_fail_with(round, NULL, HEFT_ERR_VERSION, text, now_ns);
+    } else if (!has_movers(round)) {
+        heft__round_release(round, now_ns);
+    } else {
+        begin_staging(round, now_ns);
+    }
+    heft__round_advance(round, now_ns);
+}
+
+/* ---- staging ---- */
+
+/* Senders start when every receiver has said that it is armed. */
+static bool step_senders(heft__round_t *round)
+{
+    EACH_MEMBER(round, m)
+    {
+        if (heft__round_is_moving(m) &&
+            !(heft__round_is_current(round, m) && m->phase == HEFT__PHASE_STAGE &&
+              (m->state == HEFT__STATE_STAGING || m->state == HEFT__STATE_STAGED))) {
+            return false;
+        }
+    }
+    round->senders_started = true;
+    EACH_MEMBER(round, m)
+    {
+        if (m->role == HEFT__ROLE_SOURCE) {
+            m->stage_ordered = true;
+            heft__round_order(round, m, HEFT__PHASE_STAGE);
+        }
+    }
+    return true;
+}
+
+bool heft__round_step_staging(heft__round_t *round, int64_t now_ns)
+{
+    if (round->phase == HEFT__PHASE_STAGE && !round->senders_started) {
+        return step_senders(round);
+    }
+    if (!heft__round_all_done(round)) {
+        return false;
+    }
+    if (round->phase == HEFT__PHASE_STAGE) {
+        heft__round_enter(round, HEFT__ROUND_STAGING, HEFT__PHASE_VERIFY, now_ns);
+    } else {
+        heft__round_enter(round, HEFT__ROUND_STAGED, HEFT__PHASE_PAUSE, now_ns);
+        round->paused_ns = now_ns;
+    }
+    heft__round_order_all(round, round->phase);
+    return true;
+}
+
+bool heft__round_step_stopping(heft__round_t *round, int64_t now_ns)
+{
+    if (!all_stopped(round)) {
+        return false;
+    }
+    heft__round_abort(round, now_ns);
+    return true;
+}
+
+void heft__round_doubt_transfers(heft__round_t *round, int64_t now_ns)
+{
+    EACH_MEMBER(round, m)
+    {
+        const bool stopped = m->role == HEFT__ROLE_SOURCE ? heft__round_source_stopped(round, m)
+                                                          : heft__round_dest_quiet(round, m);
+        if (!stopped) {
+            m->poison = HEFT__POISON_TRANSFER;
+            m->reborn = m->lost;
+        }
+    }
+    heft__round_doubt(round, HEFT__ROUND_UNKNOWN, HEFT__ROUND_STAGING, now_ns);
+}
