@@ -219,14 +219,11 @@ static void note_failure(heft__round_t *round, uint32_t slot, const heft__report
                          int64_t now_ns)
 {
     heft__round_member_t *m = &round->members[slot];
-    const bool bad = report->result == HEFT__RESULT_REFUSED ||
-                     report->result == HEFT__RESULT_FAILED ||
-                     report->result == HEFT__RESULT_UNKNOWN;
     if (!heft__round_is_busy(round) || !heft__round_acts(round, m) ||
         !heft__round_is_current(round, m)) {
         return;
     }
-    if (bad && m->phase == round->phase) {
+    if (heft__round_is_bad(m) && m->phase == round->phase) {
         /* a first refusal of the flip is retried and is no failure yet */
         const bool first =
             m->phase == HEFT__PHASE_FLIP && report->result == HEFT__RESULT_REFUSED && !m->retried;

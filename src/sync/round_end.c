@@ -129,12 +129,19 @@ void heft__round_advance(heft__round_t *round, int64_t now_ns)
 
 /* ---- time ---- */
 
+/* Before the decision, silence of a member fails the round. */
+static bool is_early(const heft__round_t *round)
+{
+    return round->state == HEFT__ROUND_PREPARING || round->state == HEFT__ROUND_STAGING ||
+           round->state == HEFT__ROUND_STAGED;
+}
+
 static bool is_watched(const heft__round_t *round, const heft__round_member_t *m)
 {
-    const bool by_contact =
-        round->state == HEFT__ROUND_PREPARING || round->state == HEFT__ROUND_STAGING ||
-        round->state == HEFT__ROUND_STAGED || round->state == HEFT__ROUND_FLIPPING ||
-        round->state == HEFT__ROUND_COMMITTED || round->state == HEFT__ROUND_ABORTED;
+    const bool by_contact = is_early(round) || round->state == HEFT__ROUND_STOPPING ||
+                            round->state == HEFT__ROUND_FLIPPING ||
+                            round->state == HEFT__ROUND_COMMITTED ||
+                            round->state == HEFT__ROUND_ABORTED;
     return by_contact && heft__round_acts(round, m) && !m->lost && !m->overdue;
 }
 
@@ -146,10 +153,7 @@ static void check_contact(heft__round_t *round, int64_t now_ns)
             continue;
         }
         m->overdue = true;
-        const bool early = round->state == HEFT__ROUND_PREPARING ||
-                           round->state == HEFT__ROUND_STAGING ||
-                           round->state == HEFT__ROUND_STAGED;
-        if (early) {
+        if (is_early(round)) {
             char text[80];
             (void)snprintf(text, sizeof text, "no contact for %lld ms",
                            (long long)(round->config.contact_ns / 1000000));

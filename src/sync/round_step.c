@@ -63,8 +63,9 @@ bool heft__round_is_done(const heft__round_t *round, const heft__round_member_t 
 
 bool heft__round_is_bad(const heft__round_member_t *m)
 {
-    return m->result == HEFT__RESULT_REFUSED || m->result == HEFT__RESULT_FAILED ||
-           m->result == HEFT__RESULT_UNKNOWN;
+    const bool bad = m->result == HEFT__RESULT_REFUSED || m->result == HEFT__RESULT_FAILED ||
+                     m->result == HEFT__RESULT_UNKNOWN;
+    return bad && m->report_order == m->order_seq;
 }
 
 bool heft__round_all_done(const heft__round_t *round)
@@ -117,21 +118,28 @@ bool heft__round_dest_quiet(const heft__round_t *round, const heft__round_member
     return !dest->stage_ordered || has_stopped(round, dest);
 }
 
-/* Every pair has stopped when all sources have, or all destinations have: a pair that has not would
- * need one of each. */
-static bool all_stopped(const heft__round_t *round)
+/*
+ * No pair (source, destination) can still be transferring. The word of the source is waited for as
+ * long as it can be expected; of a source that is lost, silent or has lost track itself
+ * (last_resort: of any), the destinations' word is taken.
+ */
+static bool all_stopped(const heft__round_t *round, bool last_resort)
 {
     bool sources = true;
+    bool wait = false;
     bool destinations = true;
     EACH_MEMBER(round, m)
     {
         if (m->role == HEFT__ROLE_SOURCE) {
-            sources = sources && heft__round_source_stopped(round, m);
+            const bool stopped = heft__round_source_stopped(round, m);
+            const bool gone = m->lost || m->overdue || m->result == HEFT__RESULT_UNKNOWN;
+            sources = sources && stopped;
+            wait = wait || (!stopped && !gone);
         } else {
             destinations = destinations && heft__round_dest_quiet(round, m);
         }
     }
-    return sources || destinations;
+    return sources || (destinations && (last_resort || !wait));
 }
 
 /* ---- transitions ---- */
@@ -405,7 +413,7 @@ bool heft__round_step_staging(heft__round_t *round, int64_t now_ns)
 
 bool heft__round_step_stopping(heft__round_t *round, int64_t now_ns)
 {
-    if (!all_stopped(round)) {
+    if (!all_stopped(round, false)) {
         return false;
     }
     heft__round_abort(round, now_ns);
@@ -414,6 +422,10 @@ bool heft__round_step_stopping(heft__round_t *round, int64_t now_ns)
 
 void heft__round_doubt_transfers(heft__round_t *round, int64_t now_ns)
 {
+    if (all_stopped(round, true)) {
+        heft__round_abort(round, now_ns);
+        return;
+    }
     EACH_MEMBER(round, m)
     {
         const bool stopped = m->role == HEFT__ROLE_SOURCE ? heft__round_source_stopped(round, m)

@@ -40,6 +40,7 @@ bool heft__round_is_moving(const heft__round_member_t *member);
 /* Reported `ok` for this phase of this round. */
 bool heft__round_is_done(const heft__round_t *round, const heft__round_member_t *member,
                          heft__phase_t phase);
+/* Failed in carrying out its present order. */
 bool heft__round_is_bad(const heft__round_member_t *member);
 /* Bound, and through with earlier rounds. */
 bool heft__round_is_ready(const heft__round_member_t *member);
