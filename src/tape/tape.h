@@ -47,6 +47,13 @@ struct heft_tape {
 
 heft_view_t heft__tape_view_expand(const heft__tape_view_t *view);
 
+/* A buffer in messages: `parameter "w"`, or `temporary 12` where it has no name. */
+typedef struct heft__label {
+    char text[100];
+} heft__label_t;
+
+heft__label_t heft__tape_label(const heft_tape_t *tape, uint32_t buffer);
+
 /* ---- fold ---- */
 
 typedef struct heft__fold heft__fold_t; /* immutable */
@@ -150,6 +157,9 @@ static inline const heft__fold_piece_t *heft__fold_get_pieces(const heft__fold_t
     *n_out = fold->first_piece[buffer + 1] - fold->first_piece[buffer];
     return fold->pieces + fold->first_piece[buffer];
 }
+
+/* The opaque operation of this write of the tape, or NULL. */
+heft__fold_opaque_t *heft__fold_find_opaque(const heft__fold_t *fold, uint32_t write);
 
 /* Elements of a piece. */
 int64_t heft__fold_piece_count(const heft__fold_piece_t *piece);

@@ -93,7 +93,7 @@ heft_status_t heft__region_to_boxes(const heft__region_t *region, const heft_sha
 /* ---- boxes: several affine maps over one block of indices ---- */
 
 #define HEFT__BOX_DIMS 26
-#define HEFT__BOX_MAPS 14
+#define HEFT__BOX_MAPS 18
 
 typedef struct heft__dim {
     int64_t extent;

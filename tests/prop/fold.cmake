@@ -1,1 +1,2 @@
 heft_add_test(prop_region SOURCES prop/prop_region.c LABELS prop)
+heft_add_test(prop_fold SOURCES prop/prop_fold.c LABELS prop)

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The interval index of definers: a sorted list of sorted blocks. */
+#include "tape/definers.h"
+
+#include <string.h>
+
+enum { FIRST_CAP = 2, MAX_CAP = 64 };
+
+/* The last block that begins at or before `first`, or 0. */
+static uint32_t find_block(const heft__definers_t *definers, int64_t first)
+{
+    uint32_t lo = 0;
+    uint32_t hi = definers->n_blocks;
+    while (hi - lo > 1) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (definers->blocks[mid].items[0].first <= first) {
+            lo = mid;
+        } else {
+            hi = mid;
+        }
+    }
+    return lo;
+}
+
+static heft_status_t insert_block(heft__arena_t *arena, heft__definers_t *definers, uint32_t at,
+                                  uint32_t cap, heft_error_t *err)
+{
+    heft__definer_t *items = heft__arena_alloc(arena, cap * sizeof *items);
+    if (items == NULL) {
+        return heft__error_nomem(err, cap * sizeof *items);
+    }
+    if (definers->n_blocks == definers->cap_blocks) {
+        uint32_t more = definers->cap_blocks == 0 ? 1 : 2 * definers->cap_blocks;
+        heft__definer_block_t *blocks = heft__arena_alloc(arena, more * sizeof *blocks);
+        if (blocks == NULL) {
+            return heft__error_nomem(err, more * sizeof *blocks);
+        }
+        if (definers->n_blocks > 0) {
+            memcpy(blocks, definers->blocks, definers->n_blocks * sizeof *blocks);
+        }
+        definers->blocks = blocks;
+        definers->cap_blocks = more;
+    }
+    memmove(&definers->blocks[at + 1], &definers->blocks[at],
+            (definers->n_blocks - at) * sizeof *definers->blocks);
+    definers->blocks[at] =
+        (heft__definer_block_t){ .items = items, .n = 0, .cap = cap, .max_last = INT64_MIN };
+    definers->n_blocks++;
+    return HEFT_OK;
+}
+
+static void update_max(heft__definer_block_t *block)
+{
+    block->max_last = INT64_MIN;
+    for (uint32_t i = 0; i < block->n; i++) {
+        block->max_last = heft__max_i64(block->max_last, block->items[i].last);
+    }
+}
+
+/* Room for one more in block b: more memory, or the upper half moved to a block of its own. */
+static heft_status_t make_room(heft__arena_t *arena, heft__definers_t *definers, uint32_t b,
+                               heft_error_t *err)
+{
+    heft__definer_block_t *block = &definers->blocks[b];
+    if (block->cap < MAX_CAP) {
+        uint32_t cap = 4 * block->cap < MAX_CAP ? 4 * block->cap : MAX_CAP;
+        heft__definer_t *items = heft__arena_alloc(arena, cap * sizeof *items);
+        if (items == NULL) {
+            return heft__error_nomem(err, cap * sizeof *items);
+        }
+        memcpy(items, block->items, block->n * sizeof *items);
+        block->items = items;
+        block->cap = cap;
+        return HEFT_OK;
+    }
+    heft_status_t status = insert_block(arena, definers, b + 1, MAX_CAP, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    block = &definers->blocks[b];
+    heft__definer_block_t *upper = &definers->blocks[b + 1];
+    upper->n = block->n / 2;
+    block->n -= upper->n;
+    memcpy(upper->items, block->items + block->n, upper->n * sizeof *upper->items);
+    update_max(block);
+    update_max(upper);
+    return HEFT_OK;
+}
+
+heft_status_t heft__definers_add(heft__arena_t *arena, heft__definers_t *definers,
+                                 const heft__definer_t *item, heft_error_t *err)
+{
+    if (definers->n_blocks == 0) {
+        heft_status_t status = insert_block(arena, definers, 0, FIRST_CAP, err);
+        if (status != HEFT_OK) {
+            return status;
+        }
+    }
+    uint32_t b = find_block(definers, item->first);
+    if (definers->blocks[b].n == definers->blocks[b].cap) {
+        heft_status_t status = make_room(arena, definers, b, err);
+        if (status != HEFT_OK) {
+            return status;
+        }
+        b = find_block(definers, item->first);
+    }
+    heft__definer_block_t *block = &definers->blocks[b];
+    uint32_t at = block->n;
+    while (at > 0 && block->items[at - 1].first > item->first) {
+        block->items[at] = block->items[at - 1];
+        at--;
+    }
+    block->items[at] = *item;
+    block->n++;
+    block->max_last = heft__max_i64(block->max_last, item->last);
+    definers->n++;
+    return HEFT_OK;
+}
+
+static bool remove_from(heft__definers_t *definers, uint32_t b, uint32_t strip)
+{
+    heft__definer_block_t *block = &definers->blocks[b];
+    uint32_t i = 0;
+    while (i < block->n && block->items[i].strip != strip) {
+        i++;
+    }
+    if (i == block->n) {
+        return false;
+    }
+    memmove(&block->items[i], &block->items[i + 1], (block->n - i - 1) * sizeof *block->items);
+    block->n--;
+    definers->n--;
+    if (block->n > 0) {
+        update_max(block);
+        return true;
+    }
+    memmove(block, block + 1, (definers->n_blocks - b - 1) * sizeof *block);
+    definers->n_blocks--;
+    return true;
+}
+
+void heft__definers_remove(heft__definers_t *definers, const heft__definer_t *item)
+{
+    /* entries with one first element may reach into the blocks before */
+    for (uint32_t b = find_block(definers, item->first) + 1; b > 0; b--) {
+        if (remove_from(definers, b - 1, item->strip)) {
+            return;
+        }
+    }
+}
+
+static heft_status_t push(heft__definer_list_t *list, const heft__definer_t *item,
+                          heft_error_t *err)
+{
+    void *items = list->items;
+    if (!heft__grow(&items, &list->cap, list->n + 1, sizeof *list->items)) {
+        return heft__error_nomem(err, sizeof *list->items);
+    }
+    list->items = items;
+    list->items[list->n++] = *item;
+    return HEFT_OK;
+}
+
+heft_status_t heft__definers_find(const heft__definers_t *definers, int64_t first, int64_t last,
+                                  heft__definer_list_t *list, heft_error_t *err)
+{
+    list->n = 0;
+    for (uint32_t b = 0; b < definers->n_blocks; b++) {
+        const heft__definer_block_t *block = &definers->blocks[b];
+        if (block->items[0].first > last) {
+            break;
+        }
+        for (uint32_t i = 0; block->max_last >= first && i < block->n; i++) {
+            const heft__definer_t *item = &block->items[i];
+            if (item->first > last) {
+                break;
+            }
+            heft_status_t status = item->last >= first ? push(list, item, err) : HEFT_OK;
+            if (status != HEFT_OK) {
+                return status;
+            }
+        }
+    }
+    return HEFT_OK;
+}
