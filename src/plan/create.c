@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Making a plan: sources, ranks one by one (fold, copy, judge the overwrites, drop the fold),
+ * readers, groups, proof, digests. The plan is handed out only when the proof has no errors; the
+ * report always is, once the proof has run.
+ */
+#include "plan/plan.h"
+
+#include <string.h>
+
+heft_status_t heft__plan_name_error(heft_error_t *err, heft_status_t status, const char *what,
+                                    const char *name)
+{
+    if (err == NULL) {
+        return status;
+    }
+    char message[sizeof err->message];
+    memcpy(message, err->message, sizeof message);
+    return heft__error_set(err, status, "%s \"%s\": %s", what, name, message);
+}
+
+void heft_plan_destroy(heft_plan_t *plan)
+{
+    if (plan != NULL) {
+        heft__arena_fini(&plan->arena);
+        heft__free(plan);
+    }
+}
+
+/* ---- options ---- */
+
+static heft_status_t load_opts(const heft_plan_opts_t *from, heft_plan_opts_t *to,
+                               heft_error_t *err)
+{
+    *to = (heft_plan_opts_t)HEFT_PLAN_OPTS_INIT;
+    if (from == NULL) {
+        return HEFT_OK;
+    }
+    if (from->size < sizeof from->size) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "plan options: size is %zu, at least %zu",
+                               from->size, sizeof from->size);
+    }
+    const unsigned char *bytes = (const unsigned char *)from;
+    for (size_t i = sizeof *to; i < from->size; i++) {
+        if (bytes[i] != 0) {
+            return heft__error_set(err, HEFT_ERR_UNSUPPORTED,
+                                   "plan options: byte %zu is not known to this library", i);
+        }
+    }
+    memcpy(to, from, from->size < sizeof *to ? from->size : sizeof *to);
+    to->size = sizeof *to;
+    for (size_t i = 0; i < sizeof to->reserved; i++) {
+        if (to->reserved[i] != 0) {
+            return heft__error_set(err, HEFT_ERR_ARGUMENT, "plan options: reserved[%zu] is %d", i,
+                                   (int)to->reserved[i]);
+        }
+    }
+    if (to->partial > 1) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "plan options: partial is %d, not 0 or 1",
+                               (int)to->partial);
+    }
+    for (uint32_t i = 0; i < to->n_exceptions; i++) {
+        const heft_exception_t *e = &to->exceptions[i];
+        if (e->kind < HEFT_EXCEPTION_UNUSED || e->kind > HEFT_EXCEPTION_EQUAL ||
+            e->pattern == NULL || e->pattern[0] == '\0' || e->reason == NULL ||
+            e->reason[0] == '\0') {
+            return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                                   "exception %u \"%s\": needs a kind, a pattern and a reason",
+                                   (unsigned)i, e->pattern != NULL ? e->pattern : "");
+        }
+    }
+    return HEFT_OK;
+}
+
+/* ---- building ---- */
+
+typedef struct maker {
+    heft_plan_t *plan;
+    heft__plan_builder_t builder;
+    heft__proof_t proof;
+} maker_t;
+
+static heft_status_t begin(maker_t *m, uint32_t n_ranks, uint32_t first_rank,
+                           const heft_plan_opts_t *opts, heft_error_t *err)
+{
+    heft_plan_t *plan = heft__calloc(1, sizeof *plan);
+    if (plan == NULL) {
+        return heft__error_nomem(err, sizeof *plan);
+    }
+    heft__arena_init(&plan->arena, 4096);
+    m->plan = plan;
+    m->builder = (heft__plan_builder_t){ .plan = plan, .max_pieces = opts->max_pieces_per_param };
+    heft__map_init(&m->builder.sources);
+    heft__map_init(&m->builder.notes);
+    plan->n_ranks = n_ranks;
+    plan->first_rank = first_rank;
+    plan->ranks = heft__arena_calloc(&plan->arena, n_ranks, sizeof *plan->ranks);
+    if (plan->ranks == NULL) {
+        return heft__error_nomem(err, n_ranks * sizeof *plan->ranks);
+    }
+    return heft__proof_init(&m->proof, plan, opts, err);
+}
+
+static heft_status_t add_rank(maker_t *m, uint32_t r, const heft_tape_t *tape, heft_error_t *err)
+{
+    heft__fold_t *fold;
+    const uint32_t *buffers;
+    heft_status_t status = heft__plan_add_rank(&m->builder, r, tape, &fold, &buffers, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    status = heft__proof_add_overwrites(&m->proof, r, tape, fold, buffers, err);
+    heft__fold_destroy(fold);
+    return status;
+}
+
+static void sum_bytes(heft_plan_t *plan)
+{
+    for (uint32_t r = 0; r < plan->n_ranks; r++) {
+        const heft__plan_rank_t *rank = &plan->ranks[r];
+        for (uint64_t i = 0; i < rank->n_pieces; i++) {
+            const heft_piece_t *piece = &rank->pieces[i];
+            int64_t bytes = heft__piece_count(piece) *
+                            heft_dtype_get_unit_bytes(rank->params[piece->param].dtype);
+            *(piece->n_srcs > 0 ? &plan->n_bytes : &plan->n_constant_bytes) += bytes;
+        }
+    }
+}
+
+static heft_status_t prove(maker_t *m, heft_error_t *err)
+{
+    heft_plan_t *plan = m->plan;
+    heft__proof_t *proof = &m->proof;
+    heft_status_t status = heft__proof_load(proof, err);
+    if (status == HEFT_OK) {
+        status = heft__plan_make_groups(plan, proof->readers, proof->cover, proof->unused, err);
+    }
+    sum_bytes(plan);
+    if (status == HEFT_OK) {
+        status = heft__proof_run(proof, err);
+    }
+    if (status == HEFT_OK && heft_report_get_n_errors(proof->report) == 0) {
+        status = heft__plan_make_digests(plan, err);
+    }
+    return status;
+}
+
+static heft_status_t make(maker_t *m, const heft_tape_t *const *tapes, heft_error_t *err)
+{
+    heft_status_t status = heft__plan_add_sources(&m->builder, tapes, err);
+    for (uint32_t r = 0; r < m->plan->n_ranks && status == HEFT_OK; r++) {
+        status = add_rank(m, r, tapes[r], err);
+    }
+    return status == HEFT_OK ? prove(m, err) : status;
+}
+
+heft_status_t heft_plan_create(const heft_tape_t *const *tapes, uint32_t n_tapes,
+                               uint32_t first_rank, const heft_plan_opts_t *opts,
+                               heft_plan_t **plan_out, heft_report_t **report_out,
+                               heft_error_t *err)
+{
+    heft_plan_opts_t loaded;
+    heft_status_t status = load_opts(opts, &loaded, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    if (tapes == NULL || n_tapes == 0 || plan_out == NULL || first_rank > INT32_MAX ||
+        n_tapes > INT32_MAX - first_rank) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "plan of %u tapes from rank %u on",
+                               (unsigned)n_tapes, (unsigned)first_rank);
+    }
+    maker_t m = { 0 };
+    status = begin(&m, n_tapes, first_rank, &loaded, err);
+    if (status == HEFT_OK) {
+        status = make(&m, tapes, err);
+    }
+    heft_report_t *report = m.proof.report;
+    bool is_complete = status == HEFT_OK;
+    if (is_complete && heft_report_get_n_errors(report) > 0) {
+        status =
+            heft__error_set(err, HEFT_ERR_PROOF, "%s; first: %s", heft_report_get_summary(report),
+                            heft_report_get_finding(report, 0)->text);
+    }
+    if (status == HEFT_OK) {
+        *plan_out = m.plan;
+    } else {
+        heft_plan_destroy(m.plan);
+    }
+    if (is_complete && report_out != NULL) {
+        *report_out = report;
+    } else {
+        heft_report_destroy(report);
+    }
+    heft__plan_builder_fini(&m.builder);
+    heft__proof_fini(&m.proof);
+    return status;
+}

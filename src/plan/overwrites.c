@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Overwrites: elements whose earlier value, read from a source, was replaced by another one. As in
+ * a loader the later write wins, but nobody asked for the earlier one to be dropped. Zeroing first,
+ * updating in place, and writing the same source element again lose nothing.
+ */
+#include "plan/plan.h"
+
+#include <stdlib.h>
+
+static bool loses(const heft__fold_overwrite_t *overwrite)
+{
+    return !overwrite->is_same && !overwrite->was_constant && !overwrite->is_update;
+}
+
+static int compare_buffers(const void *x, const void *y, void *arg)
+{
+    const heft__fold_overwrite_t *overwrites = arg;
+    uint32_t i = *(const uint32_t *)x;
+    uint32_t j = *(const uint32_t *)y;
+    uint32_t a = overwrites[i].buffer;
+    uint32_t b = overwrites[j].buffer;
+    return a != b ? (a < b ? -1 : 1) : (i < j ? -1 : i > j);
+}
+
+/* Those that lose something, by buffer; *n_out of them, owned by the caller. */
+static heft_status_t sort_losing(const heft__fold_t *fold, uint32_t **order_out, size_t *n_out,
+                                 heft_error_t *err)
+{
+    uint32_t *order = heft__calloc(fold->n_overwrites + 1, sizeof *order);
+    size_t n = 0;
+    if (order == NULL || fold->n_overwrites > UINT32_MAX) {
+        heft__free(order);
+        return heft__error_nomem(err, fold->n_overwrites * sizeof *order);
+    }
+    for (uint64_t i = 0; i < fold->n_overwrites; i++) {
+        if (loses(&fold->overwrites[i])) {
+            order[n++] = (uint32_t)i;
+        }
+    }
+    qsort_r(order, n, sizeof *order, compare_buffers, fold->overwrites);
+    *order_out = order;
+    *n_out = n;
+    return HEFT_OK;
+}
+
+/* Overwrites order[0 .. n) as claims with their index as owner. */
+static heft_status_t load_claims(heft__proof_t *proof, const heft__fold_t *fold,
+                                 const uint32_t *order, size_t n, heft_error_t *err)
+{
+    heft_status_t status = HEFT__GROW(proof->claims, proof->cap_claims, n, err);
+    for (size_t i = 0; i < n && status == HEFT_OK; i++) {
+        const heft__region_t *region = &fold->overwrites[order[i]].region;
+        proof->claims[i] = (heft__claim_t){ .offset = region->offset,
+                                            .extent = region->extent,
+                                            .stride = region->stride,
+                                            .n_dims = region->rank,
+                                            .owner = order[i] };
+    }
+    return status;
+}
+
+static const char *note_of(const heft_tape_t *tape, uint32_t write)
+{
+    const char *note = tape->writes[write].note;
+    return note[0] != '\0' ? note : "a write without a note";
+}
+
+/* The parameter whose lost writes are order[0 .. n). */
+typedef struct overwritten {
+    const heft_tape_t *tape;
+    const heft__fold_t *fold;
+    int32_t rank;
+    const heft_tensor_info_t *info;
+    const uint32_t *order;
+    size_t n;
+} overwritten_t;
+
+static heft_status_t report_param(heft__proof_t *proof, const overwritten_t *o, int64_t n_elems,
+                                  heft_error_t *err)
+{
+    heft__text_t *text = &proof->text;
+    heft__spot_t spot = { 0 };
+    heft__text_reset(text);
+    if (heft__report_has_room(proof->report, HEFT_FINDING_OVERWRITTEN, true)) {
+        heft_status_t status = heft__proof_spot_claims(proof, &o->info->shape, o->n, &spot, err);
+        if (status != HEFT_OK) {
+            return status;
+        }
+        const heft__fold_overwrite_t *overwrite = &o->fold->overwrites[spot.owners[0]];
+        heft__text_printf(text,
+                          "parameter \"%s\" rank %d: %lld of %lld elements written by %s and then, "
+                          "from other sources, by %s",
+                          o->info->name, (int)o->rank, (long long)n_elems,
+                          (long long)o->info->n_elems, note_of(o->tape, overwrite->earlier_write),
+                          note_of(o->tape, overwrite->later_write));
+        heft__proof_put_spot(proof, &o->info->shape, &spot);
+    }
+    return heft__proof_add(proof, HEFT_FINDING_OVERWRITTEN, true, o->rank, o->info, n_elems, &spot,
+                           err);
+}
+
+static heft_status_t judge_param(heft__proof_t *proof, const overwritten_t *o, heft_error_t *err)
+{
+    heft__cover_count_t count = { 0 };
+    heft_status_t status = HEFT_OK;
+    if (o->n > 0) {
+        status = load_claims(proof, o->fold, o->order, o->n, err);
+        if (status == HEFT_OK) {
+            status = heft__cover_scan(proof->cover, o->info->n_elems, proof->claims, o->n, NULL,
+                                      NULL, &count, err);
+        }
+    }
+    if (status != HEFT_OK) {
+        return heft__plan_name_error(err, status, "parameter", o->info->name);
+    }
+    bool excused =
+        heft__excuses_apply(proof, 1u << HEFT_EXCEPTION_EQUAL, o->info->name, count.n_covered, -1);
+    return o->n == 0 || excused ? HEFT_OK : report_param(proof, o, count.n_covered, err);
+}
+
+heft_status_t heft__proof_add_overwrites(heft__proof_t *proof, uint32_t rank_index,
+                                         const heft_tape_t *tape, const heft__fold_t *fold,
+                                         const uint32_t *buffers, heft_error_t *err)
+{
+    const heft__plan_rank_t *rank = &proof->plan->ranks[rank_index];
+    uint32_t *order = NULL;
+    size_t n = 0;
+    heft_status_t status = sort_losing(fold, &order, &n, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    for (uint32_t p = 0; p < rank->n_params && status == HEFT_OK; p++) {
+        overwritten_t o = { .tape = tape,
+                            .fold = fold,
+                            .rank = heft__proof_rank(proof, rank_index),
+                            .info = &rank->params[p] };
+        size_t low = 0;
+        for (size_t high = n; low < high;) {
+            size_t middle = low + (high - low) / 2;
+            if (fold->overwrites[order[middle]].buffer < buffers[p]) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        o.order = order + low;
+        while (low + o.n < n && fold->overwrites[order[low + o.n]].buffer == buffers[p]) {
+            o.n++;
+        }
+        status = judge_param(proof, &o, err);
+    }
+    heft__free(order);
+    return status;
+}

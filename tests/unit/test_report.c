@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The report: what is listed, what is counted, in which order. */
+#include "plan_fixture.h"
+
+#include "plan/plan.h"
+
+static void every_kind_has_a_name(void **state)
+{
+    (void)state;
+    for (int kind = HEFT_FINDING_UNCOVERED; kind <= HEFT_FINDING_OVERLAP; kind++) {
+        assert_string_not_equal(heft_finding_kind_get_name((heft_finding_kind_t)kind), "unknown");
+    }
+    assert_string_equal(heft_finding_kind_get_name(HEFT_FINDING_UNCOVERED), "uncovered");
+    assert_string_equal(heft_finding_kind_get_name((heft_finding_kind_t)0), "unknown");
+    assert_string_equal(heft_finding_kind_get_name((heft_finding_kind_t)99), "unknown");
+    assert_string_equal(heft_finding_kind_get_name((heft_finding_kind_t)-1), "unknown");
+}
+
+static void ranges_are_half_open(void **state)
+{
+    (void)state;
+    heft__text_t text;
+    heft__text_init(&text);
+    heft__report_put_range(&text, 2, (const int64_t[]){ 4, 0 }, (const int64_t[]){ 6, 4 });
+    heft__text_put(&text, " ");
+    heft__report_put_range(&text, 0, NULL, NULL);
+    assert_string_equal(text.data, "[4..6, 0..4) []");
+    heft__text_fini(&text);
+}
+
+static void forty_of_a_kind_are_listed_and_all_are_counted(void **state)
+{
+    (void)state;
+    enum { N = 123 };
+    fx_t fx;
+    fx_init(&fx);
+    char name[32];
+    for (int i = 0; i < N; i++) {
+        (void)snprintf(name, sizeof name, "missing.%03d.weight", i);
+        (void)fx_param(&fx, name, "2,3");
+    }
+    fx_copy(&fx, fx_param(&fx, "p", "2"), fx_source(&fx, "s", "2"), "");
+    heft_error_t err = fx_plan(&fx, HEFT_ERR_PROOF);
+    EXPECT_MESSAGE("123 errors");
+    EXPECT_MESSAGE("1 piece, 4 of 1480 bytes planned");
+    assert_int_equal(heft_report_get_n_errors(fx.report), N);
+    assert_int_equal(heft_report_get_n_findings(fx.report), 41);
+    const heft_finding_t *first = heft_report_get_finding(fx.report, 0);
+    assert_string_equal(first->name, "missing.000.weight");
+    const heft_finding_t *total = heft_report_get_finding(fx.report, 40);
+    assert_string_equal(total->name, "");
+    assert_int_equal(total->is_error, 1);
+    assert_int_equal(total->n_regions, N);
+    assert_int_equal(total->n_elems, N * 6);
+    assert_string_equal(total->text, "uncovered: 123 findings with 738 elements in all, 40 listed");
+    assert_null(heft_report_get_finding(fx.report, 41));
+    fx_fini(&fx);
+}
+
+static void errors_come_before_notes(void **state)
+{
+    (void)state;
+    fx_t fx;
+    fx_init(&fx);
+    heft_view_t p = fx_param(&fx, "a.padded", "4");
+    fx_fill(&fx, p, 0, "");
+    fx_copy(&fx, fx_narrow(p, 0, 0, 2), fx_source(&fx, "s", "2"), "");
+    (void)fx_param(&fx, "b.missing", "2");
+    (void)fx_source(&fx, "extra", "2");
+    (void)fx_plan(&fx, HEFT_ERR_PROOF);
+    bool seen_note = false;
+    uint32_t n_errors = 0;
+    for (uint32_t i = 0; i < heft_report_get_n_findings(fx.report); i++) {
+        const heft_finding_t *finding = heft_report_get_finding(fx.report, i);
+        assert_false(finding->is_error && seen_note);
+        seen_note = seen_note || !finding->is_error;
+        n_errors += (uint32_t)finding->is_error;
+    }
+    assert_true(seen_note);
+    assert_int_equal(n_errors, 2);
+    assert_int_equal(n_errors, heft_report_get_n_errors(fx.report));
+    fx_fini(&fx);
+}
+
+static void a_report_is_made_on_success_too_and_may_be_declined(void **state)
+{
+    (void)state;
+    fx_t fx;
+    fx_init(&fx);
+    fx_copy(&fx, fx_param(&fx, "p", "2"), fx_source(&fx, "s", "2"), "");
+    (void)fx_plan(&fx, HEFT_OK);
+    assert_int_equal(heft_report_get_n_findings(fx.report), 0);
+    assert_string_equal(heft_report_get_summary(fx.report),
+                        "proven: 0 errors, 0 notes; 1 piece, 4 of 4 bytes planned");
+    int64_t live = heft__alloc_live();
+    heft_error_t err = HEFT_ERROR_INIT;
+    const heft_tape_t *tape = fx.tape;
+    heft_plan_t *plan = NULL;
+    EXPECT_STATUS(heft_plan_create(&tape, 1, 0, NULL, &plan, NULL, &err), HEFT_OK);
+    heft_plan_destroy(plan);
+    assert_int_equal(heft__alloc_live(), live);
+    (void)fx_param(&fx, "missing", "2");
+    EXPECT_STATUS(heft_plan_create(&tape, 1, 0, NULL, &plan, NULL, &err), HEFT_ERR_PROOF);
+    EXPECT_MESSAGE("parameter \"missing\" rank 0: all 2 elements uncovered");
+    assert_int_equal(heft__alloc_live(), live);
+    heft_plan_destroy(NULL);
+    heft_report_destroy(NULL);
+    fx_fini(&fx);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_kind_has_a_name),
+        cmocka_unit_test(ranges_are_half_open),
+        cmocka_unit_test(forty_of_a_kind_are_listed_and_all_are_counted),
+        cmocka_unit_test(errors_come_before_notes),
+        cmocka_unit_test(a_report_is_made_on_success_too_and_may_be_declined),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
