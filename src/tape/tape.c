@@ -173,19 +173,18 @@ heft_view_t heft__tape_view_expand(const heft__tape_view_t *view)
 
 heft__label_t heft__tape_label(const heft_tape_t *tape, uint32_t buffer)
 {
+    enum { MAX_NAME = 80 };
     heft__label_t label;
     const heft_buffer_info_t *info = &tape->buffers[buffer];
     const char *kind = kind_text(info->kind);
-    size_t room = sizeof label.text - strlen(kind) - sizeof " \"\"";
     size_t len = strlen(info->name);
     if (len == 0) {
         (void)snprintf(label.text, sizeof label.text, "%s %u", kind, (unsigned)buffer);
-    } else if (len <= room) {
-        (void)snprintf(label.text, sizeof label.text, "%s \"%s\"", kind, info->name);
-    } else {
-        /* the end of a long name tells more than its beginning */
-        (void)snprintf(label.text, sizeof label.text, "%s \"..%s\"", kind,
-                       info->name + (len - room + 2));
+        return label;
     }
+    /* the end of a long name tells more than its beginning */
+    bool is_cut = len > MAX_NAME;
+    (void)snprintf(label.text, sizeof label.text, "%s \"%s%.*s\"", kind, is_cut ? ".." : "",
+                   MAX_NAME, info->name + (is_cut ? len - MAX_NAME : 0));
     return label;
 }

@@ -49,7 +49,7 @@ heft_view_t heft__tape_view_expand(const heft__tape_view_t *view);
 
 /* A buffer in messages: `parameter "w"`, or `temporary 12` where it has no name. */
 typedef struct heft__label {
-    char text[100];
+    char text[104];
 } heft__label_t;
 
 heft__label_t heft__tape_label(const heft_tape_t *tape, uint32_t buffer);
