@@ -1,0 +1,504 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Compile: rules times source names, in the order of the text and of the names, so that the tape
+ * does not depend on anything else.
+ */
+#include "recipe/compile.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define FAIL(c, pos, status, ...) \
+    heft__recipe_error((c)->recipe, (pos), (status), (c)->err, __VA_ARGS__)
+
+/* ---- names of targets ---- */
+
+static heft_status_t put_expr(heft__compile_t *c, const heft__expr_t *expr)
+{
+    if (expr->kind == EXPR_CAPTURE) { /* as it stands: "07" stays "07" */
+        heft__span_t text = c->captures[expr->index];
+        heft__text_put_n(&c->text, text.data, text.len);
+        return HEFT_OK;
+    }
+    heft__value_t value = { 0 };
+    heft_status_t status = heft__eval(&c->env, expr, &value, c->err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    if (value.kind == VALUE_WORD) {
+        heft__text_put_n(&c->text, value.word.data, value.word.len);
+        return HEFT_OK;
+    }
+    if (value.kind != VALUE_INT || value.integer < 0) {
+        char text[64];
+        return FAIL(c, expr->pos, HEFT_ERR_ARGUMENT,
+                    "a name takes an integer from 0 or a word, got the %s %s",
+                    heft__value_kind_name(value.kind), heft__value_text(&value, text));
+    }
+    char digits[24];
+    int n = snprintf(digits, sizeof digits, "%lld", (long long)value.integer);
+    heft__text_put_n(&c->text, digits, (size_t)n);
+    return HEFT_OK;
+}
+
+heft_status_t heft__make_name(heft__compile_t *c, const heft__template_t *template)
+{
+    heft__text_reset(&c->text);
+    bool is_first = true;
+    for (uint32_t i = 0; i < template->n_pieces; i++) {
+        const heft__template_piece_t *piece = &template->pieces[i];
+        heft__span_t text = piece->text;
+        if (piece->kind == PIECE_MANY) {
+            text = c->captures[piece->capture];
+            if (text.len == 0) {
+                continue; /* no tokens: no dot either */
+            }
+        }
+        if (piece->starts && !is_first) {
+            heft__text_put(&c->text, ".");
+        }
+        is_first = false;
+        heft_status_t status = HEFT_OK;
+        if (piece->kind == PIECE_EXPR) {
+            status = put_expr(c, piece->expr);
+        } else {
+            heft__text_put_n(&c->text, text.data, text.len);
+        }
+        if (status != HEFT_OK) {
+            return status;
+        }
+    }
+    if (c->text.failed) {
+        return heft__error_nomem(c->err, c->text.len);
+    }
+    return c->text.len > 0 ? HEFT_OK
+                           : FAIL(c, template->pos, HEFT_ERR_NAME, "\"%s\" makes an empty name",
+                                  template->text);
+}
+
+/* ---- parameters ---- */
+
+static void print_shape(const heft_shape_t *shape, char out[128])
+{
+    size_t at = 0;
+    out[0] = '\0';
+    for (int k = 0; k < shape->rank && at < 100; k++) {
+        at += (size_t)snprintf(out + at, 128 - at, "%s%lld", k > 0 ? "," : "",
+                               (long long)shape->extent[k]);
+    }
+}
+
+static bool same_shape(const heft_shape_t *a, const heft_shape_t *b)
+{
+    bool same = a->rank == b->rank;
+    for (int k = 0; same && k < a->rank; k++) {
+        same = a->extent[k] == b->extent[k];
+    }
+    return same;
+}
+
+static heft_status_t shapes_differ(const heft__compile_t *c, heft__pos_t pos, const char *name,
+                                   heft_dtype_t dtype, const heft_shape_t *shape,
+                                   heft_dtype_t other_dtype, const heft_shape_t *other,
+                                   const char *where)
+{
+    char here[128];
+    char there[128];
+    print_shape(shape, here);
+    print_shape(other, there);
+    return FAIL(c, pos, HEFT_ERR_SHAPE, "parameter \"%s\": %s [%s] here, %s [%s] %s", name,
+                heft_dtype_get_name(dtype), here, heft_dtype_get_name(other_dtype), there, where);
+}
+
+static heft_status_t add_param(heft__compile_t *c, heft__param_t param)
+{
+    void *items = c->params;
+    heft_status_t status = heft_tape_add_buffer(c->tape, HEFT_BUFFER_PARAM, c->text.data,
+                                                param.dtype, &param.shape, &param.buffer, c->err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    param.name = heft__arena_strndup(&c->arena, c->text.data, c->text.len);
+    if (param.name == NULL || !heft__grow(&items, &c->cap_params, c->n_params + 1, sizeof param)) {
+        return heft__error_nomem(c->err, sizeof param);
+    }
+    c->params = items;
+    c->params[c->n_params] = param;
+    status = heft__map_put(&c->by_name, param.name, c->text.len, (uint32_t)c->n_params);
+    c->n_params++;
+    return status == HEFT_OK ? HEFT_OK : heft__error_nomem(c->err, sizeof param);
+}
+
+heft_status_t heft__param_get(heft__compile_t *c, heft__pos_t pos, heft_dtype_t dtype,
+                              const heft_shape_t *shape, uint32_t *buffer_out)
+{
+    uint32_t index = heft__map_get(&c->by_name, c->text.data, c->text.len);
+    if (index == HEFT__MAP_NONE) {
+        heft__param_t param = { .dtype = dtype, .shape = *shape, .pos = pos };
+        heft_status_t status = add_param(c, param);
+        if (status == HEFT_OK) {
+            *buffer_out = c->params[c->n_params - 1].buffer;
+        }
+        return status;
+    }
+    const heft__param_t *param = &c->params[index];
+    if (param->dtype != dtype || !same_shape(&param->shape, shape)) {
+        char where[64];
+        (void)snprintf(where, sizeof where, "by the rule on line %u", (unsigned)param->pos.line);
+        return shapes_differ(c, pos, param->name, dtype, shape, param->dtype, &param->shape, where);
+    }
+    *buffer_out = param->buffer;
+    return HEFT_OK;
+}
+
+/* ---- dtype policy ---- */
+
+heft_dtype_t heft__policy_dtype(const heft__compile_t *c, const heft__name_t *source)
+{
+    const heft__policy_t *policy = &c->recipe->policy;
+    heft_dtype_t dtype = source->info.dtype;
+    if (c->policy == HEFT_DTYPE_NONE || heft_dtype_is_float(dtype) == 0 ||
+        heft_dtype_get_bits(dtype) < heft_dtype_get_bits(c->policy)) {
+        return dtype;
+    }
+    for (size_t i = 0; i < policy->n_except; i++) {
+        if (heft__pattern_match(&policy->except[i], source, NULL)) {
+            return dtype;
+        }
+    }
+    return c->policy;
+}
+
+static heft_status_t init_policy(heft__compile_t *c)
+{
+    const heft__policy_t *policy = &c->recipe->policy;
+    c->policy = policy->fixed;
+    if (policy->dtype == NULL) {
+        return HEFT_OK;
+    }
+    heft__value_t value = { 0 };
+    heft_status_t status = heft__eval(&c->env, policy->dtype, &value, c->err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    char name[32] = "";
+    if (value.kind == VALUE_WORD && value.word.len < sizeof name) {
+        memcpy(name, value.word.data, value.word.len);
+    }
+    c->policy = heft_dtype_from_name(name);
+    if (strcmp(name, "source") == 0) {
+        return HEFT_OK;
+    }
+    if (heft_dtype_is_float(c->policy) == 0) {
+        char text[64];
+        return FAIL(c, policy->pos, HEFT_ERR_ARGUMENT, "%s is no float dtype (nor the word source)",
+                    heft__value_text(&value, text));
+    }
+    return HEFT_OK;
+}
+
+/* ---- rules ---- */
+
+static heft_status_t eval_slots(heft__compile_t *c, const heft__rule_t *rule, bool per_match)
+{
+    for (uint32_t i = 0; i < rule->n_slots; i++) {
+        if (rule->slots[i].per_match == per_match) {
+            heft_status_t status =
+                heft__eval_int(&c->env, rule->slots[i].expr, &c->slots[i], c->err);
+            if (status != HEFT_OK) {
+                return status;
+            }
+        }
+    }
+    return HEFT_OK;
+}
+
+/* The other sources of a match: names made from the captures. */
+static heft_status_t find_sources(heft__compile_t *c, const heft__rule_t *rule,
+                                  heft__name_t **sources)
+{
+    for (uint32_t i = 1; i < rule->n_sources; i++) {
+        heft_status_t status = heft__make_name(c, &rule->sources[i].template);
+        if (status != HEFT_OK) {
+            return status;
+        }
+        sources[i] = heft__names_find(&c->names, c->text.data);
+        if (sources[i] == NULL || sources[i]->is_ignored) {
+            return FAIL(c, rule->sources[i].template.pos, HEFT_ERR_NAME,
+                        "\"%s\" is there, \"%s\" is %s", sources[0]->info.name, c->text.data,
+                        sources[i] == NULL ? "missing" : "ignored");
+        }
+    }
+    return HEFT_OK;
+}
+
+/* One source that the rule's pattern matches; *taken_out: `when` did not turn it away. */
+static heft_status_t compile_match(heft__compile_t *c, const heft__rule_t *rule,
+                                   heft__name_t *source, bool *taken_out)
+{
+    heft__name_t *sources[HEFT__MAX_PARTS] = { source };
+    heft_status_t status = HEFT_OK;
+    *taken_out = true;
+    if (rule->when_per_match) {
+        status = heft__eval_bool(&c->env, rule->when, taken_out, c->err);
+    }
+    if (status != HEFT_OK || !*taken_out) {
+        return status;
+    }
+    heft__match_t match = { .recipe = c->recipe,
+                            .rule = rule,
+                            .name = source->info.name,
+                            .slots = c->slots,
+                            .err = c->err };
+    status = eval_slots(c, rule, true);
+    if (status == HEFT_OK) {
+        status = find_sources(c, rule, sources);
+    }
+    if (status == HEFT_OK) {
+        status = heft__emit(c, &match, sources);
+    }
+    for (uint32_t i = 0; i < rule->n_sources && status == HEFT_OK; i++) {
+        sources[i]->is_used = true;
+    }
+    return status;
+}
+
+static heft_status_t matches_nothing(const heft__compile_t *c, const heft__rule_t *rule)
+{
+    const char *text = rule->sources[0].pattern.text;
+    const char *nearest = heft__names_nearest(&c->names, text, true);
+    return FAIL(c, rule->pos, HEFT_ERR_NAME,
+                "\"%s\" matches none of %u source tensors%s%s%s (mark the rule `optional` if that "
+                "may be)",
+                text, (unsigned)c->names.n, nearest != NULL ? "; nearest is \"" : "",
+                nearest != NULL ? nearest : "", nearest != NULL ? "\"" : "");
+}
+
+heft_status_t heft__compile_rule(heft__compile_t *c, const heft__rule_t *rule)
+{
+    const heft__pattern_t *pattern = &rule->sources[0].pattern;
+    bool is_on = true;
+    heft_status_t status = HEFT_OK;
+    if (rule->when != NULL && !rule->when_per_match) {
+        status = heft__eval_bool(&c->env, rule->when, &is_on, c->err);
+    }
+    if (status != HEFT_OK || !is_on) {
+        return status;
+    }
+    uint32_t n_taken = 0;
+    for (uint32_t i = 0; i < c->names.n && status == HEFT_OK; i++) {
+        heft__name_t *source = &c->names.items[i];
+        if (source->is_ignored || !heft__pattern_match(pattern, source, c->captures)) {
+            continue;
+        }
+        if (n_taken == 0) { /* sizes of a rule that matches nothing need not have a value */
+            status = eval_slots(c, rule, false);
+        }
+        bool is_taken = false;
+        if (status == HEFT_OK) {
+            status = compile_match(c, rule, source, &is_taken);
+        }
+        n_taken += is_taken ? 1 : 0;
+    }
+    if (status == HEFT_OK && n_taken == 0 && !rule->is_optional) {
+        return matches_nothing(c, rule);
+    }
+    return status;
+}
+
+/* ---- the whole ---- */
+
+static heft_status_t apply_ignores(heft__compile_t *c)
+{
+    const heft_recipe_t *recipe = c->recipe;
+    for (size_t i = 0; i < recipe->n_exceptions; i++) {
+        const heft__exception_line_t *line = &recipe->exception_lines[i];
+        bool is_hit = recipe->exceptions[i].kind != HEFT_EXCEPTION_UNUSED;
+        for (uint32_t k = 0; k < c->names.n && recipe->exceptions[i].kind == HEFT_EXCEPTION_UNUSED;
+             k++) {
+            if (heft__pattern_match(&line->pattern, &c->names.items[k], NULL)) {
+                c->names.items[k].is_ignored = true;
+                is_hit = true;
+            }
+        }
+        if (!is_hit && !line->is_optional) {
+            return FAIL(c, line->pattern.pos, HEFT_ERR_NAME,
+                        "ignore \"%s\" matches none of %u source tensors (write `optional ignore` "
+                        "if that may be)",
+                        line->pattern.text, (unsigned)c->names.n);
+        }
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t add_sources(heft__compile_t *c)
+{
+    for (uint32_t i = 0; i < c->names.n; i++) {
+        heft__name_t *name = &c->names.items[i];
+        if (name->is_ignored) {
+            continue;
+        }
+        heft_status_t status =
+            heft_tape_add_buffer(c->tape, HEFT_BUFFER_SOURCE, name->info.name, name->info.dtype,
+                                 &name->info.shape, &name->buffer, c->err);
+        if (status != HEFT_OK) {
+            return status;
+        }
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t run(heft__compile_t *c, uint32_t rank, const heft_manifest_t *source,
+                         const heft_manifest_t *destination)
+{
+    heft_status_t status = heft__names_init(&c->names, source, c->err);
+    c->env.names = &c->names;
+    c->env.destination = destination;
+    c->env.rank = rank;
+    c->env.captures = c->captures;
+    c->env.axis_index = c->axis_index;
+    if (status == HEFT_OK) {
+        status = heft__env_run(&c->env, false, c->err);
+    }
+    if (status == HEFT_OK && rank >= c->env.n_ranks) {
+        status = heft__error_set(c->err, HEFT_ERR_ARGUMENT,
+                                 "rank %u: recipe \"%s\" describes ranks 0 to %lld", (unsigned)rank,
+                                 c->recipe->name, (long long)c->env.n_ranks - 1);
+    }
+    if (status == HEFT_OK) {
+        status = init_policy(c);
+    }
+    if (status == HEFT_OK) {
+        status = apply_ignores(c);
+    }
+    if (status == HEFT_OK) {
+        status = add_sources(c);
+    }
+    for (size_t i = 0; i < c->recipe->n_rules && status == HEFT_OK; i++) {
+        status = heft__compile_rule(c, c->recipe->rules[i]);
+    }
+    return status == HEFT_OK && destination != NULL ? heft__check_destination(c, destination)
+                                                    : status;
+}
+
+heft_status_t heft_recipe_compile(const heft_recipe_t *recipe, const heft_bindings_t *bindings,
+                                  uint32_t rank, const heft_manifest_t *source,
+                                  const heft_manifest_t *destination, heft_tape_t **tape_out,
+                                  heft_error_t *err)
+{
+    if (recipe == NULL || source == NULL || tape_out == NULL) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "no recipe, source or output");
+    }
+    heft__compile_t *c = heft__calloc(1, sizeof *c);
+    if (c == NULL) {
+        return heft__error_nomem(err, sizeof *c);
+    }
+    c->recipe = recipe;
+    c->err = err;
+    heft__arena_init(&c->arena, 1u << 14);
+    heft__text_init(&c->text);
+    heft__map_init(&c->by_name);
+    heft_status_t status = heft__env_init(&c->env, recipe, bindings, err);
+    if (status == HEFT_OK) {
+        status = heft_tape_create(&c->tape, err);
+    }
+    if (status == HEFT_OK) {
+        status = run(c, rank, source, destination);
+    }
+    if (status == HEFT_OK) {
+        *tape_out = c->tape;
+    } else {
+        heft_tape_destroy(c->tape);
+    }
+    heft__env_fini(&c->env);
+    heft__names_fini(&c->names);
+    heft__map_fini(&c->by_name);
+    heft__text_fini(&c->text);
+    heft__arena_fini(&c->arena);
+    heft__free(c->params);
+    heft__free(c);
+    return status;
+}
+
+/* ---- the destination ---- */
+
+static heft_status_t not_in_destination(const heft__compile_t *c, const heft__param_t *param,
+                                        const heft_manifest_t *destination)
+{
+    uint32_t n_more = 0;
+    const char *best = NULL;
+    uint32_t limit = (uint32_t)strlen(param->name) / 3 + 1;
+    for (uint32_t i = 0; i < heft_manifest_get_n_tensors(destination) && limit > 0; i++) {
+        heft_tensor_info_t info;
+        if (heft_manifest_query(destination, i, &info, NULL) == HEFT_OK) {
+            uint32_t distance = heft__edit_distance(param->name, info.name, limit);
+            if (distance <= limit) {
+                best = info.name;
+                limit = distance > 0 ? distance - 1 : 0;
+            }
+        }
+    }
+    for (size_t i = 0; i < c->n_params; i++) {
+        uint32_t index;
+        n_more += &c->params[i] != param && heft_manifest_find(destination, c->params[i].name,
+                                                               &index, NULL) != HEFT_OK
+                      ? 1
+                      : 0;
+    }
+    return FAIL(c, param->pos, HEFT_ERR_NAME,
+                "parameter \"%s\" is not in the destination (%u more are not)%s%s%s", param->name,
+                (unsigned)n_more, best != NULL ? "; nearest is \"" : "", best != NULL ? best : "",
+                best != NULL ? "\"" : "");
+}
+
+static heft_status_t check_param(const heft__compile_t *c, const heft__param_t *param,
+                                 const heft_manifest_t *destination, bool *seen)
+{
+    uint32_t index;
+    heft_tensor_info_t info;
+    if (heft_manifest_find(destination, param->name, &index, NULL) != HEFT_OK) {
+        return not_in_destination(c, param, destination);
+    }
+    heft_status_t status = heft_manifest_query(destination, index, &info, c->err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    seen[index] = true;
+    if (info.dtype != param->dtype || !same_shape(&info.shape, &param->shape)) {
+        return shapes_differ(c, param->pos, param->name, param->dtype, &param->shape, info.dtype,
+                             &info.shape, "in the destination");
+    }
+    return HEFT_OK;
+}
+
+heft_status_t heft__check_destination(heft__compile_t *c, const heft_manifest_t *destination)
+{
+    uint32_t n = heft_manifest_get_n_tensors(destination);
+    bool *seen = heft__arena_calloc(&c->arena, n > 0 ? n : 1, sizeof *seen);
+    if (seen == NULL) {
+        return heft__error_nomem(c->err, n);
+    }
+    for (size_t i = 0; i < c->n_params; i++) {
+        heft_status_t status = check_param(c, &c->params[i], destination, seen);
+        if (status != HEFT_OK) {
+            return status;
+        }
+    }
+    /* what no rule writes is for the proof to name, all of it at once, or to excuse */
+    for (uint32_t i = 0; i < n; i++) {
+        heft_tensor_info_t info;
+        uint32_t buffer;
+        if (seen[i]) {
+            continue;
+        }
+        heft_status_t status = heft_manifest_query(destination, i, &info, c->err);
+        if (status == HEFT_OK) {
+            status = heft_tape_add_buffer(c->tape, HEFT_BUFFER_PARAM, info.name, info.dtype,
+                                          &info.shape, &buffer, c->err);
+        }
+        if (status != HEFT_OK) {
+            return status;
+        }
+    }
+    return HEFT_OK;
+}

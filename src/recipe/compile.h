@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What running a recipe needs, private to this part: values, bindings, evaluation, names of the
+ * source, geometry of one match, and the compilation in progress.
+ */
+#ifndef HEFT_RECIPE_COMPILE_H
+#define HEFT_RECIPE_COMPILE_H
+
+#include <jansson.h>
+
+#include "recipe/syntax.h"
+
+/* ---- values ---- */
+
+typedef enum heft__value_kind {
+    VALUE_NONE = 0,
+    VALUE_INT,
+    VALUE_REAL,
+    VALUE_BOOL,
+    VALUE_WORD
+} heft__value_kind_t;
+
+typedef struct heft__value {
+    heft__value_kind_t kind;
+    int64_t integer; /* INT, BOOL */
+    double real;
+    heft__span_t word; /* borrowed */
+} heft__value_t;
+
+/* "integer", "number", "true or false", "word" */
+const char *heft__value_kind_name(heft__value_kind_t kind);
+/* How a value reads in a message; out holds 64. */
+const char *heft__value_text(const heft__value_t *value, char out[64]);
+/* Integer, decimal, true/false, else a word. False: an integer beyond 64 bits. */
+bool heft__value_parse(heft__span_t text, heft__value_t *value_out);
+
+/* ---- bindings ---- */
+
+typedef struct heft__binding {
+    char *name;
+    char *text;
+} heft__binding_t;
+
+struct heft_bindings {
+    heft__binding_t *items;
+    size_t n, cap;
+    json_t *config; /* an object, or NULL */
+};
+
+/* A whole text file of at most 64 MiB. HEFT_ERR_IO, HEFT_ERR_NOT_FOUND, HEFT_ERR_LIMIT. */
+heft_status_t heft__recipe_read(const char *path, heft__text_t *text, heft_error_t *err);
+
+const heft__binding_t *heft__bindings_find(const heft_bindings_t *bindings, const char *name);
+
+/* ---- names of the source ---- */
+
+typedef struct heft__name {
+    heft_tensor_info_t info;
+    heft__span_t *tokens;
+    uint32_t n_tokens;
+    uint32_t buffer; /* in the tape; UINT32_MAX when ignored */
+    bool is_ignored;
+    bool is_used;
+} heft__name_t;
+
+typedef struct heft__names {
+    heft__arena_t arena;
+    heft__name_t *items; /* in bytewise order */
+    uint32_t n;
+} heft__names_t;
+
+heft_status_t heft__names_init(heft__names_t *names, const heft_manifest_t *manifest,
+                               heft_error_t *err);
+void heft__names_fini(heft__names_t *names);
+heft__name_t *heft__names_find(const heft__names_t *names, const char *name);
+/* The nearest name that is not ignored, or NULL. */
+const char *heft__names_nearest(const heft__names_t *names, const char *name, bool unused_only);
+
+/* True if the tokens match; captures (may be NULL) receive their text. */
+bool heft__pattern_match(const heft__pattern_t *pattern, const heft__name_t *name,
+                         heft__span_t *captures);
+
+/* ---- evaluation ---- */
+
+typedef struct heft__env {
+    const heft_recipe_t *recipe;
+    const heft_bindings_t *bindings;    /* may be NULL */
+    const heft_manifest_t *destination; /* may be NULL */
+    const heft__names_t *names;         /* NULL: has() is not available */
+    heft__value_t *lets;                /* recipe->n_lets of them */
+    int64_t rank;
+    int64_t n_ranks;
+    const heft__span_t *captures;
+    const int64_t *axis_index;
+} heft__env_t;
+
+heft_status_t heft__eval(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *value_out,
+                         heft_error_t *err);
+heft_status_t heft__eval_int(const heft__env_t *env, const heft__expr_t *expr, int64_t *out,
+                             heft_error_t *err);
+heft_status_t heft__eval_bool(const heft__env_t *env, const heft__expr_t *expr, bool *out,
+                              heft_error_t *err);
+heft_status_t heft__eval_real(const heft__env_t *env, const heft__expr_t *expr, double *out,
+                              heft_error_t *err);
+/* Run the let, ranks and require steps. Stops before the rank is bound with until_ranks.
+ * env->lets is allocated by init and freed by fini. */
+heft_status_t heft__env_init(heft__env_t *env, const heft_recipe_t *recipe,
+                             const heft_bindings_t *bindings, heft_error_t *err);
+void heft__env_fini(heft__env_t *env);
+heft_status_t heft__env_run(heft__env_t *env, bool until_ranks, heft_error_t *err);
+
+/* ---- geometry ---- */
+
+/* `...` stands for pseudo-axes behind the named ones. */
+#define HEFT__ALL_AXES (HEFT__MAX_AXES + HEFT_MAX_DIMS)
+
+/* A buffer seen through named axes: element (i0, ..) lies at offset + sum(stride[a] * ia). */
+typedef struct heft__frame {
+    uint32_t buffer;
+    heft_dtype_t dtype;
+    int64_t offset;
+    int32_t order[HEFT__ALL_AXES]; /* live axes, outermost first as written */
+    uint32_t n;
+    int64_t stride[HEFT__ALL_AXES]; /* 0 for an axis that is not live: it broadcasts */
+} heft__frame_t;
+
+/* One match of a rule being worked on. */
+typedef struct heft__match {
+    const heft_recipe_t *recipe;
+    const heft__rule_t *rule;
+    const char *name; /* of the first source, for messages */
+    const int64_t *slots;
+    int64_t extent[HEFT__ALL_AXES]; /* -1: not known yet */
+    uint32_t n_rest;                /* dimensions that `...` stands for */
+    bool has_rest;
+    heft_error_t *err;
+} heft__match_t;
+
+/* Forget the match before, take the extents that are written. */
+heft_status_t heft__match_begin(heft__match_t *m);
+/* Read the axes of a source against its shape. */
+heft_status_t heft__frame_init(heft__match_t *m, const heft__axes_t *axes, const char *name,
+                               const heft_shape_t *shape, heft__frame_t *frame);
+/* Split an axis by a tree: geometry only. */
+heft_status_t heft__frame_refine(heft__match_t *m, const heft__refine_t *refine,
+                                 heft__frame_t *frame, bool is_first);
+
+/* Where a target's elements go: shape, and the frame of what a match writes. */
+typedef struct heft__place {
+    heft_shape_t shape;
+    heft__frame_t frame; /* buffer not set */
+} heft__place_t;
+
+heft_status_t heft__place_init(heft__match_t *m, const heft__rule_target_t *target,
+                               heft__place_t *place);
+/* The view of a frame over the axes of `order`; axes of extent 1 are left out. */
+heft_status_t heft__frame_view(heft__match_t *m, const heft__frame_t *frame, const int32_t *order,
+                               uint32_t n, heft__pos_t pos, heft_view_t *view_out);
+
+/* ---- the compilation ---- */
+
+typedef struct heft__param {
+    const char *name; /* in the compilation's arena */
+    uint32_t buffer;
+    heft_dtype_t dtype;
+    heft_shape_t shape; /* logical */
+    heft__pos_t pos;    /* of the rule that wrote first */
+} heft__param_t;
+
+typedef struct heft__compile {
+    const heft_recipe_t *recipe;
+    heft__env_t env;
+    heft__names_t names;
+    heft_tape_t *tape;
+    heft__arena_t arena;
+    heft__param_t *params;
+    size_t n_params, cap_params;
+    heft__map_t by_name;
+    heft__text_t text;   /* a name being made */
+    heft_dtype_t policy; /* NONE: keep what the source has */
+    heft__span_t captures[HEFT__MAX_CAPTURES];
+    int64_t axis_index[HEFT__MAX_AXES];
+    int64_t slots[HEFT__MAX_SLOTS];
+    heft_error_t *err;
+} heft__compile_t;
+
+/* Everything one rule does. */
+heft_status_t heft__compile_rule(heft__compile_t *c, const heft__rule_t *rule);
+/* Emit one match: frames of the sources to the targets. sources are the matched names. */
+heft_status_t heft__emit(heft__compile_t *c, heft__match_t *m, heft__name_t *const *sources);
+/* The name of a template under the current captures and axis indices, in c->text. */
+heft_status_t heft__make_name(heft__compile_t *c, const heft__template_t *template);
+/* The dtype that the policy gives a source. */
+heft_dtype_t heft__policy_dtype(const heft__compile_t *c, const heft__name_t *source);
+/* The parameter with the name in c->text, made if new; shape and dtype must agree. */
+heft_status_t heft__param_get(heft__compile_t *c, heft__pos_t pos, heft_dtype_t dtype,
+                              const heft_shape_t *shape, uint32_t *buffer_out);
+/* Compare with the destination; parameters that no rule writes are added to the tape unwritten. */
+heft_status_t heft__check_destination(heft__compile_t *c, const heft_manifest_t *destination);
+
+#endif

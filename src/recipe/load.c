@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Recipes as files. A bare name is looked up in the folders of $HEFT_RECIPES (separated by colons),
+ * then in the installed folder, then in the source tree; the first folder that has it wins.
+ */
+#include "recipe/recipe.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "recipe/compile.h"
+
+#define MAX_READ_BYTES (64u << 20)
+#define SUFFIX ".heft"
+
+heft_status_t heft__recipe_read(const char *path, heft__text_t *text, heft_error_t *err)
+{
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) {
+        return heft__error_set_sys(err, errno == ENOENT ? HEFT_ERR_NOT_FOUND : HEFT_ERR_IO, errno,
+                                   "cannot open \"%s\"", path);
+    }
+    char block[8192];
+    size_t n;
+    while ((n = fread(block, 1, sizeof block, file)) > 0 && text->len <= MAX_READ_BYTES) {
+        heft__text_put_n(text, block, n);
+    }
+    heft_status_t status = HEFT_OK;
+    if (ferror(file) != 0) {
+        status = heft__error_set_sys(err, HEFT_ERR_IO, errno, "cannot read \"%s\"", path);
+    } else if (text->failed) {
+        status = heft__error_nomem(err, text->len);
+    } else if (text->len > MAX_READ_BYTES) {
+        status = heft__error_set(err, HEFT_ERR_LIMIT, "\"%s\" is longer than %u bytes", path,
+                                 MAX_READ_BYTES);
+    }
+    (void)fclose(file);
+    return status;
+}
+
+static bool ends_with(const char *text, const char *suffix)
+{
+    size_t n = strlen(text);
+    size_t m = strlen(suffix);
+    return n >= m && strcmp(text + n - m, suffix) == 0;
+}
+
+/* Folder i of those to look in, in text; false when there are no more. */
+static bool recipe_dir(size_t i, heft__text_t *text)
+{
+    const char *env = getenv("HEFT_RECIPES");
+    heft__text_reset(text);
+    for (const char *at = env; at != NULL && at[0] != '\0';) {
+        size_t n = strcspn(at, ":");
+        if (n > 0 && i-- == 0) {
+            heft__text_put_n(text, at, n);
+            return true;
+        }
+        at += n + (at[n] == ':' ? 1 : 0);
+    }
+    static const char *const fixed[] = { HEFT_RECIPES_INSTALLED, HEFT_RECIPES_SOURCE };
+    if (i >= sizeof fixed / sizeof fixed[0]) {
+        return false;
+    }
+    heft__text_put(text, fixed[i]);
+    return true;
+}
+
+static void list_dir(const char *path, heft__text_t *names)
+{
+    DIR *dir = opendir(path);
+    const struct dirent *entry;
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        size_t n = strlen(entry->d_name);
+        if (n > strlen(SUFFIX) && ends_with(entry->d_name, SUFFIX)) {
+            n -= strlen(SUFFIX);
+            char item[280];
+            (void)snprintf(item, sizeof item, "%.*s", (int)n, entry->d_name);
+            bool is_known = names->len > 0 && strstr(names->data, item) != NULL;
+            if (!is_known) {
+                heft__text_printf(names, "%s%s", names->len > 0 ? ", " : "", item);
+            }
+        }
+    }
+    if (dir != NULL) {
+        (void)closedir(dir);
+    }
+}
+
+static heft_status_t not_found(const char *name, heft_error_t *err)
+{
+    heft__text_t dir;
+    heft__text_t names;
+    heft__text_init(&dir);
+    heft__text_init(&names);
+    for (size_t i = 0; recipe_dir(i, &dir); i++) {
+        list_dir(dir.data, &names);
+    }
+    heft_status_t status =
+        heft__error_set(err, HEFT_ERR_NOT_FOUND, "no recipe \"%s\"; there are: %s", name,
+                        names.len > 0 ? names.data : "none");
+    heft__text_fini(&dir);
+    heft__text_fini(&names);
+    return status;
+}
+
+static heft_status_t load_file(const char *path, const char *name, heft_recipe_t **recipe_out,
+                               heft_error_t *err)
+{
+    heft__text_t text;
+    heft__text_init(&text);
+    heft_status_t status = heft__recipe_read(path, &text, err);
+    if (status == HEFT_OK) {
+        status = heft_recipe_parse(name, text.data, text.len, recipe_out, err);
+    }
+    heft__text_fini(&text);
+    return status;
+}
+
+heft_status_t heft_recipe_load(const char *name_or_path, heft_recipe_t **recipe_out,
+                               heft_error_t *err)
+{
+    if (strchr(name_or_path, '/') != NULL || ends_with(name_or_path, SUFFIX)) {
+        return load_file(name_or_path, name_or_path, recipe_out, err);
+    }
+    heft__text_t path;
+    heft__text_init(&path);
+    heft_status_t status = HEFT_ERR_NOT_FOUND;
+    for (size_t i = 0; status == HEFT_ERR_NOT_FOUND && recipe_dir(i, &path); i++) {
+        size_t dir_len = path.len;
+        heft__text_printf(&path, "/%s" SUFFIX, name_or_path);
+        status = path.failed ? heft__error_nomem(err, dir_len)
+                             : load_file(path.data, path.data + dir_len + 1, recipe_out, err);
+    }
+    heft__text_fini(&path);
+    return status == HEFT_ERR_NOT_FOUND ? not_found(name_or_path, err) : status;
+}

@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A recipe: statements, one after the other, and its life.
+ */
+#include "recipe/syntax.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_TEXT_BYTES (1u << 20)
+
+static bool grow(heft__parser_t *p, void **items, size_t *cap, size_t need, size_t item_bytes)
+{
+    if (!heft__grow(items, cap, need, item_bytes)) {
+        (void)heft__parse_nomem(p);
+        return false;
+    }
+    return true;
+}
+
+static heft_status_t add_step(heft__parser_t *p, heft__step_t step)
+{
+    heft_recipe_t *recipe = p->recipe;
+    void *items = recipe->steps;
+    if (!grow(p, &items, &recipe->cap_steps, recipe->n_steps + 1, sizeof step)) {
+        return HEFT_ERR_NOMEM;
+    }
+    recipe->steps = items;
+    recipe->steps[recipe->n_steps++] = step;
+    return HEFT_OK;
+}
+
+/* NAME [= EXPR] */
+static heft_status_t parse_one_let(heft__parser_t *p)
+{
+    static const char *const taken[] = { "config", "dest", "true", "false", "and", "or", "not" };
+    heft_recipe_t *recipe = p->recipe;
+    heft__let_t let = { .pos = p->at->pos };
+    if (p->at->kind != TOKEN_NAME) {
+        return heft__parse_expected(p, "a name");
+    }
+    for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++) {
+        if (heft__parse_is_word(p, taken[i])) {
+            return heft__parse_expected(p, "a name that the language does not use itself");
+        }
+    }
+    let.name = heft__parse_dup(p, p->at->text);
+    if (let.name == NULL) {
+        return HEFT_ERR_NOMEM;
+    }
+    for (size_t i = 0; i < recipe->n_lets; i++) {
+        if (strcmp(recipe->lets[i].name, let.name) == 0) {
+            return heft__recipe_error(recipe, let.pos, HEFT_ERR_SYNTAX, p->err,
+                                      "`let %s` stands on line %u already", let.name,
+                                      (unsigned)recipe->lets[i].pos.line);
+        }
+    }
+    p->at++;
+    heft_status_t status = HEFT_OK;
+    if (heft__parse_accept(p, TOKEN_ASSIGN)) {
+        status = heft__parse_expr(p, &let.value);
+    }
+    void *items = recipe->lets;
+    if (status != HEFT_OK || !grow(p, &items, &recipe->cap_lets, recipe->n_lets + 1, sizeof let)) {
+        return status != HEFT_OK ? status : HEFT_ERR_NOMEM;
+    }
+    recipe->lets = items;
+    recipe->lets[recipe->n_lets] = let;
+    heft__step_t step = {
+        .kind = STEP_LET, .pos = let.pos, .let = (uint32_t)recipe->n_lets, .expr = let.value
+    };
+    recipe->n_lets++;
+    return add_step(p, step);
+}
+
+static heft_status_t parse_let(heft__parser_t *p)
+{
+    heft_status_t status;
+    do {
+        status = parse_one_let(p);
+    } while (status == HEFT_OK && heft__parse_accept(p, TOKEN_COMMA));
+    return status;
+}
+
+static heft_status_t parse_ranks(heft__parser_t *p, heft__pos_t pos)
+{
+    heft_recipe_t *recipe = p->recipe;
+    heft__step_t step = { .kind = STEP_RANKS, .pos = pos, .let = (uint32_t)recipe->n_lets };
+    if (recipe->rank_name != NULL) {
+        return heft__recipe_error(recipe, pos, HEFT_ERR_SYNTAX, p->err, "a second `ranks`");
+    }
+    heft_status_t status = heft__parse_expr(p, &step.expr);
+    if (status == HEFT_OK && !heft__parse_accept_word(p, "as")) {
+        status = heft__parse_expected(p, "`as` and a name for the rank");
+    }
+    if (status == HEFT_OK && p->at->kind != TOKEN_NAME) {
+        status = heft__parse_expected(p, "a name for the rank");
+    }
+    if (status != HEFT_OK) {
+        return status;
+    }
+    step.text = heft__parse_dup(p, p->at->text);
+    recipe->rank_name = step.text;
+    p->at++;
+    return step.text == NULL ? HEFT_ERR_NOMEM : add_step(p, step);
+}
+
+static heft_status_t parse_require(heft__parser_t *p, heft__pos_t pos)
+{
+    heft__step_t step = { .kind = STEP_REQUIRE, .pos = pos, .let = (uint32_t)p->recipe->n_lets };
+    heft_status_t status = heft__parse_expr(p, &step.expr);
+    const heft__token_t *text = p->at;
+    if (status == HEFT_OK) {
+        status = heft__parse_token(p, TOKEN_STRING, "a message in quotes");
+    }
+    if (status != HEFT_OK) {
+        return status;
+    }
+    step.text = heft__parse_dup(p, text->text);
+    return step.text == NULL ? HEFT_ERR_NOMEM : add_step(p, step);
+}
+
+/* bf16, or `source` (keep what the source has), or the name of a let. */
+static heft_status_t parse_policy_dtype(heft__parser_t *p, heft__policy_t *policy)
+{
+    char name[32] = "";
+    if (p->at->kind == TOKEN_NAME && p->at->text.len < sizeof name) {
+        memcpy(name, p->at->text.data, p->at->text.len);
+    }
+    policy->fixed = heft_dtype_from_name(name);
+    if (policy->fixed == HEFT_DTYPE_NONE && !heft__parse_is_word(p, "source")) {
+        return heft__parse_size(p, &policy->dtype);
+    }
+    p->at++;
+    return HEFT_OK;
+}
+
+static heft_status_t parse_dtype(heft__parser_t *p, heft__pos_t pos)
+{
+    heft__policy_t *policy = &p->recipe->policy;
+    if (policy->is_set) {
+        return heft__recipe_error(p->recipe, pos, HEFT_ERR_SYNTAX, p->err,
+                                  "a second `dtype`: line %u has one", (unsigned)policy->pos.line);
+    }
+    policy->is_set = true;
+    policy->pos = pos;
+    heft_status_t status = parse_policy_dtype(p, policy);
+    if (status != HEFT_OK || !heft__parse_accept_word(p, "except")) {
+        return status;
+    }
+    do {
+        const heft__token_t *name = p->at;
+        status = heft__parse_token(p, TOKEN_STRING, "a pattern in quotes");
+        void *items = policy->except;
+        if (status == HEFT_OK &&
+            !grow(p, &items, &policy->cap_except, policy->n_except + 1, sizeof *policy->except)) {
+            status = HEFT_ERR_NOMEM;
+        }
+        if (status == HEFT_OK) {
+            policy->except = items;
+            status = heft__parse_pattern(p, NULL, name->text, name->pos,
+                                         &policy->except[policy->n_except]);
+            policy->n_except++;
+        }
+    } while (status == HEFT_OK && heft__parse_accept(p, TOKEN_COMMA));
+    return status;
+}
+
+static heft_status_t add_exception(heft__parser_t *p, heft_exception_t exception,
+                                   heft__exception_line_t line)
+{
+    heft_recipe_t *recipe = p->recipe;
+    char where[96];
+    size_t n = strlen(recipe->name);
+    (void)snprintf(where, sizeof where, "%s:%u:%u", n > 60 ? recipe->name + (n - 60) : recipe->name,
+                   (unsigned)line.pattern.pos.line, (unsigned)line.pattern.pos.column);
+    exception.pattern = line.pattern.text;
+    exception.where = heft__parse_dup(p, (heft__span_t){ where, strlen(where) });
+    void *items = recipe->exceptions;
+    void *lines = recipe->exception_lines;
+    size_t need = recipe->n_exceptions + 1;
+    if (exception.where == NULL ||
+        !grow(p, &items, &recipe->cap_exceptions, need, sizeof exception)) {
+        return HEFT_ERR_NOMEM;
+    }
+    recipe->exceptions = items;
+    if (!grow(p, &lines, &recipe->cap_exception_lines, need, sizeof line)) {
+        return HEFT_ERR_NOMEM;
+    }
+    recipe->exception_lines = lines;
+    recipe->exceptions[recipe->n_exceptions] = exception;
+    recipe->exception_lines[recipe->n_exceptions] = line;
+    recipe->n_exceptions++;
+    return HEFT_OK;
+}
+
+/* KIND "pattern" [, "pattern"] because "reason" */
+static heft_status_t parse_exception(heft__parser_t *p, heft_exception_kind_t kind,
+                                     bool is_optional)
+{
+    heft_recipe_t *recipe = p->recipe;
+    size_t first = recipe->n_exceptions;
+    heft_status_t status;
+    do {
+        const heft__token_t *name = p->at;
+        heft_exception_t exception = { .kind = kind, .reason = "" };
+        heft__exception_line_t line = { .is_optional = is_optional };
+        status = heft__parse_token(p, TOKEN_STRING, "a pattern in quotes");
+        if (status == HEFT_OK) {
+            status = heft__parse_pattern(p, NULL, name->text, name->pos, &line.pattern);
+        }
+        if (status == HEFT_OK) {
+            status = add_exception(p, exception, line);
+        }
+    } while (status == HEFT_OK && heft__parse_accept(p, TOKEN_COMMA));
+    if (status == HEFT_OK && !heft__parse_accept_word(p, "because")) {
+        status = heft__parse_expected(p, "`because` and a reason");
+    }
+    const heft__token_t *reason = p->at;
+    if (status == HEFT_OK) {
+        status = heft__parse_token(p, TOKEN_STRING, "a reason in quotes");
+    }
+    if (status != HEFT_OK) {
+        return status;
+    }
+    if (reason->text.len == 0) {
+        return heft__recipe_error(recipe, reason->pos, HEFT_ERR_SYNTAX, p->err, "an empty reason");
+    }
+    const char *text = heft__parse_dup(p, reason->text);
+    for (size_t i = first; i < recipe->n_exceptions; i++) {
+        recipe->exceptions[i].reason = text;
+    }
+    return text == NULL ? HEFT_ERR_NOMEM : HEFT_OK;
+}
+
+static heft_exception_kind_t exception_at(const heft__parser_t *p)
+{
+    static const struct {
+        const char *word;
+        heft_exception_kind_t kind;
+    } kinds[] = {
+        { "ignore", HEFT_EXCEPTION_UNUSED },       { "untouched", HEFT_EXCEPTION_UNTOUCHED },
+        { "derived", HEFT_EXCEPTION_DERIVED },     { "frozen", HEFT_EXCEPTION_FROZEN },
+        { "elsewhere", HEFT_EXCEPTION_ELSEWHERE }, { "equal", HEFT_EXCEPTION_EQUAL },
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        if (heft__parse_is_word(p, kinds[i].word)) {
+            return kinds[i].kind;
+        }
+    }
+    return (heft_exception_kind_t)0;
+}
+
+/* [optional] [shared] RULE, or [optional] EXCEPTION */
+static heft_status_t parse_rule_line(heft__parser_t *p)
+{
+    heft_recipe_t *recipe = p->recipe;
+    bool is_optional = false;
+    bool is_shared = false;
+    for (;;) {
+        if (!is_optional && heft__parse_accept_word(p, "optional")) {
+            is_optional = true;
+        } else if (!is_shared && heft__parse_accept_word(p, "shared")) {
+            is_shared = true;
+        } else {
+            break;
+        }
+    }
+    heft_exception_kind_t kind = exception_at(p);
+    if (kind != 0 && !is_shared) {
+        p->at++;
+        return parse_exception(p, kind, is_optional);
+    }
+    if (p->at->kind != TOKEN_STRING) {
+        return heft__parse_expected(p, "a statement (let, ranks, require, dtype, ignore, a rule, "
+                                       "...)");
+    }
+    heft__rule_t *rule = NULL;
+    heft_status_t status = heft__parse_rule(p, &rule);
+    void *items = recipe->rules;
+    if (status != HEFT_OK ||
+        !grow(p, &items, &recipe->cap_rules, recipe->n_rules + 1, sizeof rule)) {
+        return status != HEFT_OK ? status : HEFT_ERR_NOMEM;
+    }
+    rule->is_optional = is_optional;
+    rule->is_shared = is_shared;
+    recipe->rules = items;
+    recipe->rules[recipe->n_rules++] = rule;
+    return HEFT_OK;
+}
+
+static heft_status_t parse_statement(heft__parser_t *p)
+{
+    heft__pos_t pos = p->at->pos;
+    heft_status_t status;
+    if (heft__parse_accept_word(p, "let")) {
+        status = parse_let(p);
+    } else if (heft__parse_accept_word(p, "ranks")) {
+        status = parse_ranks(p, pos);
+    } else if (heft__parse_accept_word(p, "require")) {
+        status = parse_require(p, pos);
+    } else if (heft__parse_accept_word(p, "dtype")) {
+        status = parse_dtype(p, pos);
+    } else {
+        status = parse_rule_line(p);
+    }
+    if (status == HEFT_OK && p->at->kind != TOKEN_END) {
+        status = heft__parse_token(p, TOKEN_NEWLINE, "the end of the line");
+    }
+    return status;
+}
+
+static heft_status_t parse_all(heft_recipe_t *recipe, size_t n, heft_error_t *err)
+{
+    heft__tokens_t tokens;
+    heft_status_t status = heft__lex(recipe, (heft__span_t){ recipe->text, n },
+                                     (heft__pos_t){ .line = 1, .column = 1 }, &tokens, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    heft__parser_t p = { .recipe = recipe, .at = tokens.items, .err = err };
+    while (status == HEFT_OK && p.at->kind != TOKEN_END) {
+        status = parse_statement(&p);
+    }
+    heft__tokens_fini(&tokens);
+    if (status == HEFT_OK && recipe->n_rules == 0) {
+        status =
+            heft__error_set(err, HEFT_ERR_SYNTAX,
+                            "recipe \"%s\" has no rule: nothing would be converted", recipe->name);
+    }
+    return status == HEFT_OK ? heft__resolve(recipe, err) : status;
+}
+
+heft_status_t heft_recipe_parse(const char *name, const char *text, size_t n,
+                                heft_recipe_t **recipe_out, heft_error_t *err)
+{
+    if (name == NULL || (text == NULL && n > 0) || recipe_out == NULL) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "recipe without a name, text or output");
+    }
+    if (n > MAX_TEXT_BYTES) {
+        return heft__error_set(err, HEFT_ERR_LIMIT, "recipe \"%s\" has %zu bytes, at most %u", name,
+                               n, MAX_TEXT_BYTES);
+    }
+    if (n > 0 && memchr(text, '\0', n) != NULL) {
+        return heft__error_set(err, HEFT_ERR_SYNTAX, "recipe \"%s\" holds a zero byte", name);
+    }
+    heft_recipe_t *recipe = heft__calloc(1, sizeof *recipe);
+    if (recipe == NULL) {
+        return heft__error_nomem(err, sizeof *recipe);
+    }
+    heft__arena_init(&recipe->arena, 4096);
+    recipe->name = heft__arena_strndup(&recipe->arena, name, strlen(name));
+    recipe->text = heft__arena_strndup(&recipe->arena, text == NULL ? "" : text, n);
+    heft_status_t status;
+    if (recipe->name == NULL || recipe->text == NULL) {
+        status = heft__error_nomem(err, n);
+    } else {
+        status = parse_all(recipe, n, err);
+    }
+    if (status != HEFT_OK) {
+        heft_recipe_destroy(recipe);
+        return status;
+    }
+    *recipe_out = recipe;
+    return HEFT_OK;
+}
+
+void heft_recipe_destroy(heft_recipe_t *recipe)
+{
+    if (recipe == NULL) {
+        return;
+    }
+    heft__free(recipe->lets);
+    heft__free(recipe->steps);
+    heft__free(recipe->rules);
+    heft__free(recipe->policy.except);
+    heft__free(recipe->exceptions);
+    heft__free(recipe->exception_lines);
+    heft__arena_fini(&recipe->arena);
+    heft__free(recipe);
+}
+
+const char *heft_recipe_get_text(const heft_recipe_t *recipe)
+{
+    return recipe->text;
+}
+
+const char *heft_recipe_get_name(const heft_recipe_t *recipe)
+{
+    return recipe->name;
+}
+
+uint32_t heft_recipe_get_n_exceptions(const heft_recipe_t *recipe)
+{
+    return (uint32_t)recipe->n_exceptions;
+}
+
+const heft_exception_t *heft_recipe_get_exception(const heft_recipe_t *recipe, uint32_t i)
+{
+    return i < recipe->n_exceptions ? &recipe->exceptions[i] : NULL;
+}

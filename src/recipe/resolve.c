@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Names in expressions become lets, the rank, captures or axes. A let may use what stands before
+ * it; rules may use every let.
+ */
+#include "recipe/syntax.h"
+
+#include <string.h>
+
+const char *heft__nearest(const char *name, const char *const *names, size_t n)
+{
+    const char *best = NULL;
+    uint32_t limit = (uint32_t)strlen(name) / 3 + 1;
+    for (size_t i = 0; i < n && limit > 0; i++) {
+        uint32_t distance = heft__edit_distance(name, names[i], limit);
+        if (distance <= limit) {
+            best = names[i];
+            limit = distance - (distance > 0 ? 1 : 0);
+        }
+    }
+    return best;
+}
+
+const char *heft__resolve_taken(const heft_recipe_t *recipe, const heft__rule_t *rule,
+                                const char *name)
+{
+    for (size_t i = 0; i < recipe->n_lets; i++) {
+        if (strcmp(recipe->lets[i].name, name) == 0) {
+            return "let";
+        }
+    }
+    if (recipe->rank_name != NULL && strcmp(recipe->rank_name, name) == 0) {
+        return "rank";
+    }
+    for (uint32_t i = 0; rule != NULL && i < rule->n_captures; i++) {
+        if (strcmp(rule->captures[i], name) == 0) {
+            return "capture";
+        }
+    }
+    return NULL;
+}
+
+/* The nearest name that the scope knows. */
+static const char *nearest_in(const heft__scope_t *scope, const char *name)
+{
+    const char *names[HEFT__MAX_CAPTURES + HEFT__MAX_AXES + 1 + 64];
+    size_t n = 0;
+    for (uint32_t i = 0; scope->rule != NULL && i < scope->rule->n_captures; i++) {
+        names[n++] = scope->rule->captures[i];
+    }
+    for (uint32_t i = 0; scope->rule != NULL && scope->with_axes && i < scope->rule->n_axes; i++) {
+        names[n++] = scope->rule->axes[i];
+    }
+    if (scope->has_rank) {
+        names[n++] = scope->recipe->rank_name;
+    }
+    for (size_t i = 0; i < scope->n_lets && n < sizeof names / sizeof names[0]; i++) {
+        names[n++] = scope->recipe->lets[i].name;
+    }
+    return heft__nearest(name, names, n);
+}
+
+static heft_status_t unknown_name(const heft__scope_t *scope, const heft__expr_t *expr,
+                                  heft_error_t *err)
+{
+    const heft_recipe_t *recipe = scope->recipe;
+    const char *kind = heft__resolve_taken(recipe, NULL, expr->text);
+    if (kind != NULL) {
+        return heft__recipe_error(recipe, expr->pos, HEFT_ERR_SYNTAX, err,
+                                  "`%s` is used before its %s", expr->text,
+                                  kind[0] == 'l' ? "`let`" : "`ranks`");
+    }
+    const char *nearest = nearest_in(scope, expr->text);
+    const char *what = scope->rule == NULL ? "let"
+                       : !scope->with_axes ? "let or capture"
+                                           : "let, capture or axis of the source";
+    return heft__recipe_error(recipe, expr->pos, HEFT_ERR_SYNTAX, err, "`%s` is no %s%s%s%s",
+                              expr->text, what, nearest != NULL ? "; nearest is `" : "",
+                              nearest != NULL ? nearest : "", nearest != NULL ? "`" : "");
+}
+
+static heft_status_t resolve_name(const heft__scope_t *scope, heft__expr_t *expr, bool *per_match,
+                                  heft_error_t *err)
+{
+    const heft_recipe_t *recipe = scope->recipe;
+    const heft__rule_t *rule = scope->rule;
+    for (uint32_t i = 0; rule != NULL && i < rule->n_captures; i++) {
+        if (strcmp(rule->captures[i], expr->text) == 0) {
+            if (rule->capture_is_many[i]) {
+                return heft__recipe_error(recipe, expr->pos, HEFT_ERR_SYNTAX, err,
+                                          "{%s*} holds whole tokens and has no value", expr->text);
+            }
+            expr->kind = EXPR_CAPTURE;
+            expr->index = (int32_t)i;
+            *per_match = true;
+            return HEFT_OK;
+        }
+    }
+    for (uint32_t i = 0; rule != NULL && scope->with_axes && i < rule->n_axes; i++) {
+        if (strcmp(rule->axes[i], expr->text) == 0) {
+            expr->kind = EXPR_AXIS;
+            expr->index = (int32_t)i;
+            *per_match = true;
+            return HEFT_OK;
+        }
+    }
+    for (size_t i = 0; i < scope->n_lets; i++) {
+        if (strcmp(recipe->lets[i].name, expr->text) == 0) {
+            expr->kind = EXPR_LET;
+            expr->index = (int32_t)i;
+            return HEFT_OK;
+        }
+    }
+    if (scope->has_rank && strcmp(recipe->rank_name, expr->text) == 0) {
+        expr->kind = EXPR_RANK;
+        return HEFT_OK;
+    }
+    return unknown_name(scope, expr, err);
+}
+
+heft_status_t heft__resolve_expr(const heft__scope_t *scope, heft__expr_t *expr, bool *per_match,
+                                 heft_error_t *err)
+{
+    if (expr->kind == EXPR_NAME) {
+        return resolve_name(scope, expr, per_match, err);
+    }
+    if (expr->kind == EXPR_CALL && expr->op == OP_HAS && expr->left->kind != EXPR_WORD) {
+        return heft__recipe_error(scope->recipe, expr->pos, HEFT_ERR_SYNTAX, err,
+                                  "has() takes a pattern in quotes");
+    }
+    heft_status_t status = HEFT_OK;
+    if (expr->left != NULL) {
+        status = heft__resolve_expr(scope, expr->left, per_match, err);
+    }
+    if (status == HEFT_OK && expr->right != NULL) {
+        status = heft__resolve_expr(scope, expr->right, per_match, err);
+    }
+    return status;
+}
+
+static heft_status_t resolve_steps(heft_recipe_t *recipe, heft_error_t *err)
+{
+    bool has_rank = false;
+    for (size_t i = 0; i < recipe->n_steps; i++) {
+        const heft__step_t *step = &recipe->steps[i];
+        bool per_match = false;
+        if (step->expr != NULL) {
+            heft__scope_t scope = { .recipe = recipe, .n_lets = step->let, .has_rank = has_rank };
+            heft_status_t status = heft__resolve_expr(&scope, step->expr, &per_match, err);
+            if (status != HEFT_OK) {
+                return status;
+            }
+        }
+        has_rank = has_rank || step->kind == STEP_RANKS;
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t check_rank_name(const heft_recipe_t *recipe, heft_error_t *err)
+{
+    for (size_t i = 0; recipe->rank_name != NULL && i < recipe->n_lets; i++) {
+        if (strcmp(recipe->lets[i].name, recipe->rank_name) == 0) {
+            return heft__recipe_error(recipe, recipe->lets[i].pos, HEFT_ERR_SYNTAX, err,
+                                      "`%s` is the name of the rank", recipe->rank_name);
+        }
+    }
+    return HEFT_OK;
+}
+
+heft_status_t heft__resolve(heft_recipe_t *recipe, heft_error_t *err)
+{
+    heft_status_t status = check_rank_name(recipe, err);
+    if (status == HEFT_OK) {
+        status = resolve_steps(recipe, err);
+    }
+    if (status == HEFT_OK && recipe->policy.dtype != NULL) {
+        bool per_match = false;
+        heft__scope_t scope = { .recipe = recipe,
+                                .n_lets = recipe->n_lets,
+                                .has_rank = recipe->rank_name != NULL };
+        status = heft__resolve_expr(&scope, recipe->policy.dtype, &per_match, err);
+    }
+    for (size_t i = 0; i < recipe->n_rules && status == HEFT_OK; i++) {
+        status = heft__resolve_rule(recipe, recipe->rules[i], err);
+    }
+    return status;
+}

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is evaluated before the rules: lets and their bindings, `ranks`, `require`, in the order of
+ * the text.
+ */
+#include "recipe/compile.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A binding that no let declares is a misspelling: refuse it, naming the nearest. */
+static heft_status_t check_bindings(const heft_recipe_t *recipe, const heft_bindings_t *bindings,
+                                    heft_error_t *err)
+{
+    for (size_t i = 0; bindings != NULL && i < bindings->n; i++) {
+        const char *name = bindings->items[i].name;
+        const char *kind = heft__resolve_taken(recipe, NULL, name);
+        if (kind != NULL && kind[0] == 'l') {
+            continue;
+        }
+        if (kind != NULL) {
+            return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                                   "recipe \"%s\": \"%s\" is the rank and cannot be bound",
+                                   recipe->name, name);
+        }
+        const char *best = NULL;
+        uint32_t limit = (uint32_t)strlen(name) / 3 + 1;
+        for (size_t k = 0; k < recipe->n_lets && limit > 0; k++) {
+            uint32_t distance = heft__edit_distance(name, recipe->lets[k].name, limit);
+            if (distance <= limit) {
+                best = recipe->lets[k].name;
+                limit = distance > 0 ? distance - 1 : 0;
+            }
+        }
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "recipe \"%s\" declares no `let %s`%s%s%s",
+                               recipe->name, name, best != NULL ? "; nearest is \"" : "",
+                               best != NULL ? best : "", best != NULL ? "\"" : "");
+    }
+    return HEFT_OK;
+}
+
+heft_status_t heft__env_init(heft__env_t *env, const heft_recipe_t *recipe,
+                             const heft_bindings_t *bindings, heft_error_t *err)
+{
+    *env = (heft__env_t){ .recipe = recipe, .bindings = bindings, .n_ranks = 1 };
+    heft_status_t status = check_bindings(recipe, bindings, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    size_t n = recipe->n_lets > 0 ? recipe->n_lets : 1;
+    env->lets = heft__calloc(n, sizeof *env->lets);
+    return env->lets != NULL ? HEFT_OK : heft__error_nomem(err, n * sizeof *env->lets);
+}
+
+void heft__env_fini(heft__env_t *env)
+{
+    heft__free(env->lets);
+    env->lets = NULL;
+}
+
+static heft_status_t run_let(heft__env_t *env, const heft__step_t *step, heft_error_t *err)
+{
+    const heft__let_t *let = &env->recipe->lets[step->let];
+    const heft__binding_t *binding = heft__bindings_find(env->bindings, let->name);
+    heft__value_t *value = &env->lets[step->let];
+    if (binding == NULL && let->value == NULL) {
+        return heft__recipe_error(env->recipe, let->pos, HEFT_ERR_ARGUMENT, err,
+                                  "`let %s` has no value: it must be bound", let->name);
+    }
+    if (binding == NULL) {
+        return heft__eval(env, let->value, value, err);
+    }
+    (void)heft__value_parse((heft__span_t){ binding->text, strlen(binding->text) }, value);
+    heft__value_t standard = { 0 };
+    if (let->value == NULL || heft__eval(env, let->value, &standard, NULL) != HEFT_OK) {
+        return HEFT_OK; /* nothing to compare with: a default that needs a key that is absent */
+    }
+    if (standard.kind == VALUE_REAL && value->kind == VALUE_INT) {
+        *value = (heft__value_t){ .kind = VALUE_REAL, .real = (double)value->integer };
+    }
+    if (value->kind != standard.kind) {
+        return heft__recipe_error(env->recipe, let->pos, HEFT_ERR_ARGUMENT, err,
+                                  "`let %s` is bound to the %s \"%s\", wanted a value like its "
+                                  "default, a %s",
+                                  let->name, heft__value_kind_name(value->kind), binding->text,
+                                  heft__value_kind_name(standard.kind));
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t run_ranks(heft__env_t *env, const heft__step_t *step, heft_error_t *err)
+{
+    heft_status_t status = heft__eval_int(env, step->expr, &env->n_ranks, err);
+    if (status == HEFT_OK && (env->n_ranks < 1 || env->n_ranks > (1 << 20))) {
+        status = heft__recipe_error(env->recipe, step->pos, HEFT_ERR_ARGUMENT, err,
+                                    "%lld ranks: 1 to %d wanted", (long long)env->n_ranks, 1 << 20);
+    }
+    return status;
+}
+
+/* " (H = 9, tp = 2)": the names an expression mentions, with their values. */
+static void list_values(const heft__env_t *env, const heft__expr_t *expr, char *out, size_t bytes)
+{
+    if (expr == NULL) {
+        return;
+    }
+    list_values(env, expr->left, out, bytes);
+    list_values(env, expr->right, out, bytes);
+    const char *prefix = expr->kind == EXPR_CONFIG ? "config."
+                         : expr->kind == EXPR_DEST ? "dest."
+                                                   : "";
+    bool is_named = expr->kind == EXPR_LET || expr->kind == EXPR_RANK ||
+                    expr->kind == EXPR_CONFIG || expr->kind == EXPR_DEST;
+    heft__value_t value = { 0 };
+    if (!is_named || heft__eval(env, expr, &value, NULL) != HEFT_OK) {
+        return;
+    }
+    char item[160];
+    char text[64];
+    size_t len = strlen(out);
+    (void)snprintf(item, sizeof item, "%s%.60s = %s", prefix, expr->text,
+                   heft__value_text(&value, text));
+    if (strstr(out, item) == NULL && len + 4 < bytes) {
+        (void)snprintf(out + len, bytes - len, "%s%s", len == 0 ? "" : ", ", item);
+    }
+}
+
+static heft_status_t run_require(const heft__env_t *env, const heft__step_t *step,
+                                 heft_error_t *err)
+{
+    bool holds = false;
+    heft_status_t status = heft__eval_bool(env, step->expr, &holds, err);
+    if (status != HEFT_OK || holds) {
+        return status;
+    }
+    char values[160] = "";
+    list_values(env, step->expr, values, sizeof values);
+    return heft__recipe_error(env->recipe, step->pos, HEFT_ERR_ARGUMENT, err, "%s%s%s%s",
+                              step->text, values[0] != '\0' ? " (" : "", values,
+                              values[0] != '\0' ? ")" : "");
+}
+
+heft_status_t heft__env_run(heft__env_t *env, bool until_ranks, heft_error_t *err)
+{
+    heft_status_t status = HEFT_OK;
+    for (size_t i = 0; i < env->recipe->n_steps && status == HEFT_OK; i++) {
+        const heft__step_t *step = &env->recipe->steps[i];
+        if (step->kind == STEP_LET) {
+            status = run_let(env, step, err);
+        } else if (step->kind == STEP_REQUIRE) {
+            status = run_require(env, step, err);
+        } else {
+            status = run_ranks(env, step, err);
+            if (until_ranks) {
+                return status;
+            }
+        }
+    }
+    return status;
+}
+
+heft_status_t heft_recipe_count_ranks(const heft_recipe_t *recipe, const heft_bindings_t *bindings,
+                                      uint32_t *n_ranks_out, heft_error_t *err)
+{
+    heft__env_t env;
+    heft_status_t status = heft__env_init(&env, recipe, bindings, err);
+    if (status == HEFT_OK && recipe->rank_name != NULL) {
+        status = heft__env_run(&env, true, err);
+    }
+    if (status == HEFT_OK) {
+        *n_ranks_out = (uint32_t)env.n_ranks;
+    }
+    heft__env_fini(&env);
+    return status;
+}
