@@ -67,12 +67,15 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_recipe_count_ranks(const heft_recipe
                                                                heft_error_t *err);
 
 /**
- * Emit the tape of one destination rank. Sources are the tensors of `source`; every one of them is
- * added as a buffer, used or not, except those that an `ignore` matches. Parameters are synthesised
- * from the rules; with a destination manifest (may be NULL) they must equal it both ways: names,
- * shapes, dtypes. Errors carry "name:line:column". A rule that matches nothing is refused unless it
- * is `optional`, an `ignore` likewise. HEFT_ERR_ARGUMENT: bindings that the recipe does not
- * declare, missing ones, wrong types. HEFT_ERR_NAME, HEFT_ERR_SHAPE: what does not fit.
+ * Emit the tape of one destination rank. Sources are the tensors of `source`, which is finished;
+ * every one of them is added as a buffer, used or not; rules do not see those that an `ignore`
+ * matches. Parameters are synthesised from the rules; with a destination manifest (may be NULL)
+ * they must be among its tensors, with equal shapes and dtypes, and those of its tensors that no
+ * rule writes are added as parameters without a write, for the proof to name or to excuse. Errors
+ * carry "name:line:column". A rule that matches nothing is refused unless it is `optional`, an
+ * `ignore` likewise. HEFT_ERR_ARGUMENT: bindings that the recipe does not declare, missing ones,
+ * wrong types, a rank beyond the count, a `require` that does not hold. HEFT_ERR_NAME,
+ * HEFT_ERR_SHAPE: what does not fit.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t
 heft_recipe_compile(const heft_recipe_t *recipe, const heft_bindings_t *bindings, uint32_t rank,
@@ -94,11 +97,25 @@ typedef struct heft_exception {
     const char *pattern; /* whole-token name pattern: `*` any number of tokens */
     const char *reason;  /* never empty */
     const char *where;   /* "recipe:line:column", or "" */
+    int32_t is_optional; /* 1: it may match nothing */
+    int32_t reserved;
 } heft_exception_t;
 
-/** The exceptions a recipe states, in order; borrowed. */
+/** The exceptions a recipe states, in order, whatever their `when`; borrowed. */
 HEFT_API uint32_t heft_recipe_get_n_exceptions(const heft_recipe_t *recipe);
 HEFT_API const heft_exception_t *heft_recipe_get_exception(const heft_recipe_t *recipe, uint32_t i);
+
+/**
+ * The exceptions that hold for these bindings and this source (and destination, or NULL): those
+ * whose `when` holds, but for an `optional ignore` that matches nothing. *exceptions_out has
+ * *n_out entries and is freed with heft_exceptions_free; its texts are borrowed from the recipe.
+ * This is what a plan takes.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_recipe_resolve_exceptions(
+    const heft_recipe_t *recipe, const heft_bindings_t *bindings, const heft_manifest_t *source,
+    const heft_manifest_t *destination, heft_exception_t **exceptions_out, uint32_t *n_out,
+    heft_error_t *err);
+HEFT_API void heft_exceptions_free(heft_exception_t *exceptions);
 
 /** 1 if a dot-separated name matches a whole-token pattern (`*`: any number of whole tokens, also
  * none). */

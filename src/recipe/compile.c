@@ -308,36 +308,38 @@ heft_status_t heft__compile_rule(heft__compile_t *c, const heft__rule_t *rule)
 
 /* ---- the whole ---- */
 
-static heft_status_t apply_ignores(heft__compile_t *c)
+/* `ignore` hides source tensors from the rules; one that hides none is stale. */
+static heft_status_t apply_ignore(heft__compile_t *c, size_t i)
 {
-    const heft_recipe_t *recipe = c->recipe;
-    for (size_t i = 0; i < recipe->n_exceptions; i++) {
-        const heft__exception_line_t *line = &recipe->exception_lines[i];
-        bool is_hit = recipe->exceptions[i].kind != HEFT_EXCEPTION_UNUSED;
-        for (uint32_t k = 0; k < c->names.n && recipe->exceptions[i].kind == HEFT_EXCEPTION_UNUSED;
-             k++) {
-            if (heft__pattern_match(&line->pattern, &c->names.items[k], NULL)) {
-                c->names.items[k].is_ignored = true;
-                is_hit = true;
-            }
-        }
-        if (!is_hit && !line->is_optional) {
-            return FAIL(c, line->pattern.pos, HEFT_ERR_NAME,
-                        "ignore \"%s\" matches none of %u source tensors (write `optional ignore` "
-                        "if that may be)",
-                        line->pattern.text, (unsigned)c->names.n);
+    const heft__exception_line_t *line = &c->recipe->exception_lines[i];
+    bool is_on = true;
+    bool is_hit = false;
+    heft_status_t status = HEFT_OK;
+    if (line->when != NULL) {
+        status = heft__eval_bool(&c->env, line->when, &is_on, c->err);
+    }
+    if (status != HEFT_OK || !is_on) {
+        return status;
+    }
+    for (uint32_t k = 0; k < c->names.n; k++) {
+        if (heft__pattern_match(&line->pattern, &c->names.items[k], NULL)) {
+            c->names.items[k].is_ignored = true;
+            is_hit = true;
         }
     }
-    return HEFT_OK;
+    if (is_hit || line->is_optional) {
+        return HEFT_OK;
+    }
+    return FAIL(c, line->pattern.pos, HEFT_ERR_NAME,
+                "ignore \"%s\" matches none of %u source tensors (write `optional ignore` if that "
+                "may be)",
+                line->pattern.text, (unsigned)c->names.n);
 }
 
 static heft_status_t add_sources(heft__compile_t *c)
 {
     for (uint32_t i = 0; i < c->names.n; i++) {
         heft__name_t *name = &c->names.items[i];
-        if (name->is_ignored) {
-            continue;
-        }
         heft_status_t status =
             heft_tape_add_buffer(c->tape, HEFT_BUFFER_SOURCE, name->info.name, name->info.dtype,
                                  &name->info.shape, &name->buffer, c->err);
@@ -368,8 +370,10 @@ static heft_status_t run(heft__compile_t *c, uint32_t rank, const heft_manifest_
     if (status == HEFT_OK) {
         status = init_policy(c);
     }
-    if (status == HEFT_OK) {
-        status = apply_ignores(c);
+    for (size_t i = 0; i < c->recipe->n_exceptions && status == HEFT_OK; i++) {
+        if (c->recipe->exceptions[i].kind == HEFT_EXCEPTION_UNUSED) {
+            status = apply_ignore(c, i);
+        }
     }
     if (status == HEFT_OK) {
         status = add_sources(c);

@@ -58,8 +58,8 @@ typedef struct heft__name {
     heft_tensor_info_t info;
     heft__span_t *tokens;
     uint32_t n_tokens;
-    uint32_t buffer; /* in the tape; UINT32_MAX when ignored */
-    bool is_ignored;
+    uint32_t buffer; /* in the tape */
+    bool is_ignored; /* not seen by rules */
     bool is_used;
 } heft__name_t;
 

@@ -353,29 +353,29 @@ static heft_status_t eval_unary(const heft__env_t *env, const heft__expr_t *expr
                : FAIL(env, expr, HEFT_ERR_OVERFLOW, "overflow");
 }
 
-static heft_status_t eval_has(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
-                              heft_error_t *err)
+/* has("pattern"), count("pattern"): over all names of the source, ignored ones too. */
+static heft_status_t eval_names(const heft__env_t *env, const heft__expr_t *expr,
+                                heft__value_t *out, heft_error_t *err)
 {
     const char *pattern = expr->left->text;
+    int64_t n = 0;
     if (env->names == NULL) {
         return FAIL(env, expr, HEFT_ERR_ARGUMENT,
-                    "has() asks for the source, which `ranks` must not depend on");
+                    "%s() asks for the source, which is not known before `ranks`",
+                    expr->op == OP_HAS ? "has" : "count");
     }
-    *out = bool_value(false);
-    for (uint32_t i = 0; i < env->names->n; i++) {
-        if (heft_name_matches(pattern, env->names->items[i].info.name) != 0) {
-            *out = bool_value(true);
-            break;
-        }
+    for (uint32_t i = 0; i < env->names->n && (expr->op == OP_COUNT || n == 0); i++) {
+        n += heft_name_matches(pattern, env->names->items[i].info.name) != 0 ? 1 : 0;
     }
+    *out = expr->op == OP_HAS ? bool_value(n > 0) : int_value(n);
     return HEFT_OK;
 }
 
 static heft_status_t eval_call(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
                                heft_error_t *err)
 {
-    if (expr->op == OP_HAS) {
-        return eval_has(env, expr, out, err);
+    if (expr->op == OP_HAS || expr->op == OP_COUNT) {
+        return eval_names(env, expr, out, err);
     }
     if (expr->op != OP_SQRT) {
         return eval_binary(env, expr, out, err);

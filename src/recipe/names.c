@@ -42,7 +42,6 @@ heft_status_t heft__names_init(heft__names_t *names, const heft_manifest_t *mani
     }
     for (uint32_t i = 0; i < n; i++) {
         heft__name_t *name = &names->items[i];
-        name->buffer = UINT32_MAX;
         heft_status_t status = heft_manifest_query(manifest, i, &name->info, err);
         if (status == HEFT_OK) {
             status = split_name(names, name, err);

@@ -133,8 +133,9 @@ static const struct {
     heft__op_t op;
     uint32_t n_args;
 } functions[] = {
-    { "min", OP_MIN, 2 },   { "max", OP_MAX, 2 },           { "ceil_div", OP_CEIL_DIV, 2 },
-    { "sqrt", OP_SQRT, 1 }, { "round_up", OP_ROUND_UP, 2 }, { "has", OP_HAS, 1 },
+    { "min", OP_MIN, 2 },     { "max", OP_MAX, 2 },           { "ceil_div", OP_CEIL_DIV, 2 },
+    { "sqrt", OP_SQRT, 1 },   { "round_up", OP_ROUND_UP, 2 }, { "has", OP_HAS, 1 },
+    { "count", OP_COUNT, 1 },
 };
 
 static heft_status_t parse_call(heft__parser_t *p, heft__expr_t *expr)
@@ -150,7 +151,7 @@ static heft_status_t parse_call(heft__parser_t *p, heft__expr_t *expr)
     if (expr->op == OP_NONE) {
         return heft__recipe_error(p->recipe, name->pos, HEFT_ERR_SYNTAX, p->err,
                                   "no function \"%.*s\": there are min, max, ceil_div, round_up, "
-                                  "sqrt, has",
+                                  "sqrt, has, count",
                                   (int)name->text.len, name->text.data);
     }
     expr->kind = EXPR_CALL;

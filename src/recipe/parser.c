@@ -194,7 +194,7 @@ static heft_status_t add_exception(heft__parser_t *p, heft_exception_t exception
     return HEFT_OK;
 }
 
-/* KIND "pattern" [, "pattern"] because "reason" */
+/* KIND "pattern" [, "pattern"] because "reason" [when EXPR] */
 static heft_status_t parse_exception(heft__parser_t *p, heft_exception_kind_t kind,
                                      bool is_optional)
 {
@@ -203,7 +203,7 @@ static heft_status_t parse_exception(heft__parser_t *p, heft_exception_kind_t ki
     heft_status_t status;
     do {
         const heft__token_t *name = p->at;
-        heft_exception_t exception = { .kind = kind, .reason = "" };
+        heft_exception_t exception = { .kind = kind, .reason = "", .is_optional = is_optional };
         heft__exception_line_t line = { .is_optional = is_optional };
         status = heft__parse_token(p, TOKEN_STRING, "a pattern in quotes");
         if (status == HEFT_OK) {
@@ -227,10 +227,16 @@ static heft_status_t parse_exception(heft__parser_t *p, heft_exception_kind_t ki
         return heft__recipe_error(recipe, reason->pos, HEFT_ERR_SYNTAX, p->err, "an empty reason");
     }
     const char *text = heft__parse_dup(p, reason->text);
-    for (size_t i = first; i < recipe->n_exceptions; i++) {
-        recipe->exceptions[i].reason = text;
+    heft__expr_t *when = NULL;
+    status = text == NULL ? HEFT_ERR_NOMEM : HEFT_OK;
+    if (status == HEFT_OK && heft__parse_accept_word(p, "when")) {
+        status = heft__parse_expr(p, &when);
     }
-    return text == NULL ? HEFT_ERR_NOMEM : HEFT_OK;
+    for (size_t i = first; i < recipe->n_exceptions && status == HEFT_OK; i++) {
+        recipe->exceptions[i].reason = text;
+        recipe->exception_lines[i].when = when;
+    }
+    return status;
 }
 
 static heft_exception_kind_t exception_at(const heft__parser_t *p)
@@ -388,14 +394,4 @@ const char *heft_recipe_get_text(const heft_recipe_t *recipe)
 const char *heft_recipe_get_name(const heft_recipe_t *recipe)
 {
     return recipe->name;
-}
-
-uint32_t heft_recipe_get_n_exceptions(const heft_recipe_t *recipe)
-{
-    return (uint32_t)recipe->n_exceptions;
-}
-
-const heft_exception_t *heft_recipe_get_exception(const heft_recipe_t *recipe, uint32_t i)
-{
-    return i < recipe->n_exceptions ? &recipe->exceptions[i] : NULL;
 }

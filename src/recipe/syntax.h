@@ -119,7 +119,8 @@ typedef enum heft__op {
     OP_CEIL_DIV,
     OP_ROUND_UP,
     OP_SQRT,
-    OP_HAS
+    OP_HAS,
+    OP_COUNT
 } heft__op_t;
 
 typedef struct heft__expr {
@@ -302,6 +303,7 @@ typedef struct heft__policy {
 typedef struct heft__exception_line {
     heft__pattern_t pattern;
     bool is_optional;
+    heft__expr_t *when; /* NULL: always */
 } heft__exception_line_t;
 
 struct heft_recipe {

@@ -124,9 +124,11 @@ heft_status_t heft__resolve_expr(const heft__scope_t *scope, heft__expr_t *expr,
     if (expr->kind == EXPR_NAME) {
         return resolve_name(scope, expr, per_match, err);
     }
-    if (expr->kind == EXPR_CALL && expr->op == OP_HAS && expr->left->kind != EXPR_WORD) {
+    bool asks_names = expr->kind == EXPR_CALL && (expr->op == OP_HAS || expr->op == OP_COUNT);
+    if (asks_names && expr->left->kind != EXPR_WORD) {
         return heft__recipe_error(scope->recipe, expr->pos, HEFT_ERR_SYNTAX, err,
-                                  "has() takes a pattern in quotes");
+                                  "%s() takes a pattern in quotes",
+                                  expr->op == OP_HAS ? "has" : "count");
     }
     heft_status_t status = HEFT_OK;
     if (expr->left != NULL) {
@@ -179,6 +181,13 @@ heft_status_t heft__resolve(heft_recipe_t *recipe, heft_error_t *err)
                                 .n_lets = recipe->n_lets,
                                 .has_rank = recipe->rank_name != NULL };
         status = heft__resolve_expr(&scope, recipe->policy.dtype, &per_match, err);
+    }
+    for (size_t i = 0; i < recipe->n_exceptions && status == HEFT_OK; i++) {
+        bool per_match = false;
+        heft__scope_t scope = { .recipe = recipe, .n_lets = recipe->n_lets };
+        if (recipe->exception_lines[i].when != NULL) {
+            status = heft__resolve_expr(&scope, recipe->exception_lines[i].when, &per_match, err);
+        }
     }
     for (size_t i = 0; i < recipe->n_rules && status == HEFT_OK; i++) {
         status = heft__resolve_rule(recipe, recipe->rules[i], err);

@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The bench for recipes; see recipe_bench.h. */
+#include "recipe_bench.h"
+
+#include <math.h>
+
+#include "tape/tape.h"
+
+static double next_value;
+
+int rb_setup(void **state)
+{
+    rb_t *b = calloc(1, sizeof *b);
+    assert_non_null(b);
+    heft_error_t err = HEFT_ERROR_INIT;
+    EXPECT_STATUS(heft_bindings_create(&b->bindings, &err), HEFT_OK);
+    next_value = 1;
+    *state = b;
+    return 0;
+}
+
+static void drop_run(rb_t *b)
+{
+    for (uint32_t i = 0; b->tape != NULL && i < heft_tape_get_n_buffers(b->tape); i++) {
+        free(b->buffers[i]);
+    }
+    free(b->buffers);
+    b->buffers = NULL;
+    heft_tape_destroy(b->tape);
+    b->tape = NULL;
+}
+
+void rb_clear(rb_t *b)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    drop_run(b);
+    for (size_t i = 0; i < b->n_sources; i++) {
+        free(b->sources[i].name);
+        free(b->sources[i].values);
+    }
+    for (size_t i = 0; i < b->n_dests; i++) {
+        free(b->dests[i].name);
+    }
+    b->n_sources = 0;
+    b->n_dests = 0;
+    heft_bindings_destroy(b->bindings);
+    EXPECT_STATUS(heft_bindings_create(&b->bindings, &err), HEFT_OK);
+    next_value = 1;
+}
+
+int rb_teardown(void **state)
+{
+    rb_t *b = *state;
+    rb_clear(b);
+    heft_bindings_destroy(b->bindings);
+    free(b);
+    return 0;
+}
+
+/* ---- text ---- */
+
+static heft_shape_t parse_shape(const char *text)
+{
+    heft_shape_t shape = { 0 };
+    for (const char *at = text; *at != '\0';) {
+        char *end = NULL;
+        shape.extent[shape.rank++] = strtoll(at, &end, 10);
+        at = *end == ',' ? end + 1 : end;
+    }
+    return shape;
+}
+
+static int64_t count_of(const heft_shape_t *shape)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    int64_t n = 0;
+    EXPECT_STATUS(heft_shape_count(shape, &n, &err), HEFT_OK);
+    return n;
+}
+
+/* "1 2", "0-3,7", "?": n values, no more and no fewer. */
+static void parse_values(const char *text, double *out, int64_t n)
+{
+    int64_t k = 0;
+    for (const char *at = text; *at != '\0';) {
+        if (*at == ' ' || *at == ',') {
+            at++;
+            continue;
+        }
+        char *end = NULL;
+        double first = NAN;
+        if (*at == '?') {
+            end = (char *)(uintptr_t)(at + 1);
+        } else {
+            first = strtod(at, &end);
+        }
+        double last = *end == '-' ? strtod(end + 1, &end) : first;
+        assert_true(end != at);
+        for (double v = first; v <= last || isnan(v); v += 1) {
+            assert_true(k < n);
+            out[k++] = v;
+            if (isnan(v)) {
+                break;
+            }
+        }
+        at = end;
+    }
+    assert_int_equal(k, n);
+}
+
+/* ---- what is declared ---- */
+
+void rb_source(rb_t *b, const char *name, heft_dtype_t dtype, const char *shape, const char *values)
+{
+    assert_true(b->n_sources < 64);
+    rb_source_t *s = &b->sources[b->n_sources++];
+    *s = (rb_source_t){ .name = strdup(name), .dtype = dtype, .shape = parse_shape(shape) };
+    s->n = count_of(&s->shape);
+    s->values = calloc((size_t)s->n + 1, sizeof *s->values);
+    assert_non_null(s->values);
+    for (int64_t i = 0; values == NULL && i < s->n; i++) {
+        s->values[i] = next_value++;
+    }
+    if (values != NULL) {
+        parse_values(values, s->values, s->n);
+    }
+}
+
+void rb_dest(rb_t *b, const char *name, heft_dtype_t dtype, const char *shape)
+{
+    assert_true(b->n_dests < 64);
+    b->dests[b->n_dests++] =
+        (rb_source_t){ .name = strdup(name), .dtype = dtype, .shape = parse_shape(shape) };
+}
+
+void rb_set(rb_t *b, const char *name, const char *value)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    EXPECT_STATUS(heft_bindings_set(b->bindings, name, value, &err), HEFT_OK);
+}
+
+void rb_config(rb_t *b, const char *json)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    EXPECT_STATUS(heft_bindings_set_config(b->bindings, json, strlen(json), &err), HEFT_OK);
+}
+
+static heft_manifest_t *make_manifest(const char *side, const rb_source_t *items, size_t n)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_manifest_t *manifest = NULL;
+    EXPECT_STATUS(heft_manifest_create(side, &manifest, &err), HEFT_OK);
+    for (size_t i = 0; i < n; i++) {
+        EXPECT_STATUS(heft_manifest_add(manifest, items[i].name, items[i].dtype, &items[i].shape,
+                                        &err),
+                      HEFT_OK);
+    }
+    EXPECT_STATUS(heft_manifest_finish(manifest, &err), HEFT_OK);
+    return manifest;
+}
+
+heft_manifest_t *rb_source_manifest(const rb_t *b)
+{
+    return make_manifest("source", b->sources, b->n_sources);
+}
+
+heft_manifest_t *rb_dest_manifest(const rb_t *b)
+{
+    return b->n_dests > 0 ? make_manifest("destination", b->dests, b->n_dests) : NULL;
+}
+
+/* ---- the naive interpreter ---- */
+
+static double round_bf16(double value)
+{
+    float f = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    bits += 0x7fffu + (bits >> 16 & 1u);
+    bits &= 0xffff0000u;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static double round_to(double value, int dtype)
+{
+    if (dtype == HEFT_DTYPE_BF16) {
+        return round_bf16(value);
+    }
+    return dtype == HEFT_DTYPE_F32 ? (double)(float)value : value;
+}
+
+static double run_program(const heft__write_t *w, const double *in, int dst_dtype)
+{
+    double stack[16] = { 0 };
+    int top = 0;
+    for (uint32_t i = 0; i < w->n_ops; i++) {
+        const heft_op_t *op = &w->ops[i];
+        double imm = round_to(op->imm, op->dtype);
+        switch ((int)op->code) {
+        case HEFT_OP_LOAD:
+            stack[top++] = in[op->arg];
+            continue;
+        case HEFT_OP_CAST:
+            break;
+        case HEFT_OP_ADD_IMM:
+            stack[top - 1] += imm;
+            break;
+        case HEFT_OP_MUL_IMM:
+            stack[top - 1] *= imm;
+            break;
+        case HEFT_OP_DIV_IMM:
+            stack[top - 1] /= imm;
+            break;
+        case HEFT_OP_NEG_EXP:
+            stack[top - 1] = -exp(stack[top - 1]);
+            break;
+        case HEFT_OP_MUL:
+            top--;
+            stack[top - 1] *= stack[top];
+            break;
+        default:
+            fail_msg("operation %d", (int)op->code);
+        }
+        stack[top - 1] = round_to(stack[top - 1], op->dtype);
+    }
+    return round_to(w->n_ops == 0 ? in[0] : stack[0], dst_dtype);
+}
+
+static int64_t offset_at(const heft__tape_view_t *view, const int64_t *index)
+{
+    int64_t at = view->offset;
+    for (int k = 0; k < view->rank; k++) {
+        at += view->stride[k] * index[k];
+    }
+    return at;
+}
+
+static void run_element(rb_t *b, const heft__write_t *w, const int64_t *index)
+{
+    double in[HEFT_MAX_SOURCES] = { 0 };
+    for (uint32_t s = 0; s < w->n_srcs; s++) {
+        int64_t at = offset_at(&w->srcs[s], index);
+        assert_in_range(at, 0, b->tape->buffers[w->srcs[s].buffer].n_elems - 1);
+        in[s] = b->buffers[w->srcs[s].buffer][at];
+        assert_false(isnan(in[s])); /* a temporary is read where nothing wrote it */
+    }
+    const heft__tape_view_t *dst = &w->dsts[0];
+    int64_t at = offset_at(dst, index);
+    assert_in_range(at, 0, b->tape->buffers[dst->buffer].n_elems - 1);
+    double value = 0;
+    if (w->kind != HEFT_WRITE_FILL) {
+        value = run_program(w, in, (int)b->tape->buffers[dst->buffer].dtype);
+    }
+    b->buffers[dst->buffer][at] = value;
+}
+
+static void run_write(rb_t *b, const heft__write_t *w)
+{
+    int64_t index[HEFT_MAX_DIMS] = { 0 };
+    const heft__tape_view_t *dst = &w->dsts[0];
+    assert_true(w->kind != HEFT_WRITE_OPAQUE);
+    for (;;) {
+        run_element(b, w, index);
+        int k = dst->rank - 1;
+        while (k >= 0 && ++index[k] == dst->extent[k]) {
+            index[k--] = 0;
+        }
+        if (k < 0) {
+            return;
+        }
+    }
+}
+
+static void run_tape(rb_t *b)
+{
+    uint32_t n = heft_tape_get_n_buffers(b->tape);
+    b->buffers = calloc(n + 1u, sizeof *b->buffers);
+    assert_non_null(b->buffers);
+    for (uint32_t i = 0; i < n; i++) {
+        const heft_buffer_info_t *info = &b->tape->buffers[i];
+        b->buffers[i] = calloc((size_t)info->n_elems + 1, sizeof(double));
+        assert_non_null(b->buffers[i]);
+        for (int64_t k = 0; k < info->n_elems; k++) {
+            b->buffers[i][k] = NAN;
+        }
+        for (size_t s = 0; info->kind == HEFT_BUFFER_SOURCE && s < b->n_sources; s++) {
+            if (strcmp(b->sources[s].name, info->name) == 0) {
+                memcpy(b->buffers[i], b->sources[s].values,
+                       (size_t)info->n_elems * sizeof(double));
+            }
+        }
+    }
+    for (size_t i = 0; i < b->tape->n_writes; i++) {
+        run_write(b, &b->tape->writes[i]);
+    }
+}
+
+void rb_run_recipe(rb_t *b, const heft_recipe_t *recipe, uint32_t rank)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_manifest_t *source = rb_source_manifest(b);
+    heft_manifest_t *dest = rb_dest_manifest(b);
+    drop_run(b);
+    EXPECT_STATUS(heft_recipe_compile(recipe, b->bindings, rank, source, dest, &b->tape, &err),
+                  HEFT_OK);
+    heft_manifest_destroy(source);
+    heft_manifest_destroy(dest);
+    run_tape(b);
+}
+
+void rb_run(rb_t *b, const char *text, uint32_t rank)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_recipe_t *recipe = NULL;
+    EXPECT_STATUS(heft_recipe_parse("test", text, strlen(text), &recipe, &err), HEFT_OK);
+    rb_run_recipe(b, recipe, rank);
+    heft_recipe_destroy(recipe);
+}
+
+void rb_refuses(rb_t *b, const char *text, uint32_t rank, heft_status_t status, const char *part)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_recipe_t *recipe = NULL;
+    heft_tape_t *tape = NULL;
+    heft_manifest_t *source = rb_source_manifest(b);
+    heft_manifest_t *dest = rb_dest_manifest(b);
+    heft_status_t got = heft_recipe_parse("test", text, strlen(text), &recipe, &err);
+    if (got == HEFT_OK) {
+        got = heft_recipe_compile(recipe, b->bindings, rank, source, dest, &tape, &err);
+    }
+    heft_recipe_destroy(recipe);
+    heft_manifest_destroy(source);
+    heft_manifest_destroy(dest);
+    assert_null(tape);
+    EXPECT_STATUS(got, status);
+    assert_int_equal(err.status, status);
+    EXPECT_MESSAGE(part);
+}
+
+/* ---- what came out ---- */
+
+void rb_expect(const rb_t *b, const char *name, heft_dtype_t dtype, const char *shape,
+               const char *values)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    uint32_t id = 0;
+    heft_buffer_info_t info;
+    EXPECT_STATUS(heft_tape_find_buffer(b->tape, HEFT_BUFFER_PARAM, name, &id, &err), HEFT_OK);
+    EXPECT_STATUS(heft_tape_query_buffer(b->tape, id, &info, &err), HEFT_OK);
+    heft_shape_t want = parse_shape(shape);
+    assert_string_equal(heft_dtype_get_name(info.dtype), heft_dtype_get_name(dtype));
+    assert_int_equal(info.shape.rank, want.rank);
+    for (int k = 0; k < want.rank; k++) {
+        assert_int_equal(info.shape.extent[k], want.extent[k]);
+    }
+    if (values == NULL) {
+        return;
+    }
+    double *expected = calloc((size_t)info.n_elems + 1, sizeof *expected);
+    assert_non_null(expected);
+    parse_values(values, expected, info.n_elems);
+    for (int64_t i = 0; i < info.n_elems; i++) {
+        double got = b->buffers[id][i];
+        bool same = got == expected[i] || (isnan(got) && isnan(expected[i]));
+        if (!same) {
+            fail_msg("%s[%lld]: %.17g, expected %.17g", name, (long long)i, got, expected[i]);
+        }
+    }
+    free(expected);
+}
+
+uint32_t rb_n_params(const rb_t *b)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < b->tape->n_buffers; i++) {
+        n += b->tape->buffers[i].kind == HEFT_BUFFER_PARAM ? 1 : 0;
+    }
+    return n;
+}
