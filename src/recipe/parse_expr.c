@@ -302,7 +302,9 @@ static heft_status_t parse_level(heft__parser_t *p, int level, heft__expr_t **ou
         expr->left = *out;
         *out = expr;
         p->at++;
-        status = parse_level(p, level + 1, &expr->right);
+        /* `or` leans to the right, so that config.a or config.b or 1 is a chain of defaults */
+        status =
+            level == 0 ? parse_binary(p, 0, &expr->right) : parse_level(p, level + 1, &expr->right);
         if (status == HEFT_OK) {
             status = set_height(p, expr);
         }

@@ -50,6 +50,11 @@ void rb_run_recipe(rb_t *b, const heft_recipe_t *recipe, uint32_t rank);
 /* A parameter of the last run. values may be NULL: shape and dtype only. */
 void rb_expect(const rb_t *b, const char *name, heft_dtype_t dtype, const char *shape,
                const char *values);
+/* Values of a parameter of the last run, or of a source; borrowed. Fails the test if there is none.
+ */
+const double *rb_values(const rb_t *b, const char *name, int64_t *n_out);
+const double *rb_source_values(const rb_t *b, const char *name);
+bool rb_has_param(const rb_t *b, const char *name);
 uint32_t rb_n_params(const rb_t *b);
 /* Parsing or compiling must fail like this. */
 void rb_refuses(rb_t *b, const char *text, uint32_t rank, heft_status_t status, const char *part);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Index notation against vectors written out by hand: slices, padding, repeats, fusion, attention. */
+/* Index notation against vectors written out by hand: slices, padding, repeats, fusion, attention.
+ */
 #include "recipe_bench.h"
 
 #define F32 HEFT_DTYPE_F32
@@ -230,11 +231,9 @@ static void fused_pairs_follow_their_layout(void **state)
          "0-3,100-103,4-7,104-107,8-11,108-111,12-15,112-115");
     fuse(b, "per_shard", 2, 16, 0, "16", "0-15", "100-115", "0-7,100-107,8-15,108-115");
     fuse(b, "per_shard", 2, 100, 0, "100", "0-99", "100-199", "0-49,100-149,50-99,150-199");
-    fuse(b, "lane", 1, 256, 128, "256", "0-255", "1000-1255",
-         "0-127,1000-1127,128-255,1128-1255");
+    fuse(b, "lane", 1, 256, 128, "256", "0-255", "1000-1255", "0-127,1000-1127,128-255,1128-1255");
     fuse(b, "per_shard", 1, 256, 0, "256", "0-255", "1000-1255", "0-255,1000-1255");
-    fuse(b, "lane", 2, 256, 128, "256", "0-255", "1000-1255",
-         "0-127,1000-1127,128-255,1128-1255");
+    fuse(b, "lane", 2, 256, 128, "256", "0-255", "1000-1255", "0-127,1000-1127,128-255,1128-1255");
 }
 
 static void a_pair_fuses_on_any_axis_and_layer_by_layer(void **state)
@@ -335,8 +334,7 @@ static void other_orders(void **state)
 {
     rb_t *b = *state;
     check(b, "8", "0-7", "\"x\" [(i p:2)] -> \"y\" [(p i)]", "8", "0 2 4 6 1 3 5 7");
-    check(b, "2,1,1,3", "0-5", "\"x\" [k, l, 1, c] -> \"y\" [c, 1, (l k)]", "3,1,2",
-          "0 3 1 4 2 5");
+    check(b, "2,1,1,3", "0-5", "\"x\" [k, l, 1, c] -> \"y\" [c, 1, (l k)]", "3,1,2", "0 3 1 4 2 5");
     /* gated delta net: Hk blocks of q, k, v, z to groups; Hk = 2, Hv = 4, widths 1 */
     rb_clear(b);
     rb_source(b, "x", F32, "12", "0-11");
