@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From a piece of the plan to prepared kernel copies or transforms. Everything but the base
+ * pointers is settled here, once for all targets of a rank. A constant is a copy from one element
+ * kept in the arena, with source strides of 0.
+ *
+ * A kernel cuts its work between steps of its outermost loop (slabs). Where one slab is larger than
+ * 4 MiB the piece is taken apart along that loop, so that every part of a run can be cut finely:
+ * for even threads, steady progress, and one pass over a source that feeds several destinations.
+ */
+#include "exec/exec.h"
+
+#define MAX_SLAB_BYTES (INT64_C(4) << 20)
+
+int64_t heft__piece_count(const heft_piece_t *piece)
+{
+    int64_t n = 1;
+    for (int k = 0; k < piece->rank; k++) {
+        n *= piece->extent[k]; /* the plan has checked that the parameter's size is in range */
+    }
+    return n;
+}
+
+uint64_t heft__piece_constant(const heft_piece_t *piece, heft_dtype_t param_dtype)
+{
+    if (piece->n_ops == 1) {
+        return piece->ops[0].imm_bits;
+    }
+    heft_dtype_t dtype = HEFT_DTYPE_NONE;
+    uint64_t bits = heft__transform_eval(piece->ops, piece->n_ops, NULL, NULL, &dtype);
+    return dtype == param_dtype ? bits : heft__cast_bits(param_dtype, dtype, bits);
+}
+
+/* One piece while it is taken apart. */
+typedef struct binder {
+    const heft_piece_t *piece;
+    heft_dtype_t param_dtype;
+    heft_dtype_t src_dtype[HEFT_MAX_SOURCES];
+    heft__arena_t *arena;
+    heft__bound_sink_t sink;
+    void *sink_arg;
+    heft__bound_piece_t base; /* sources, offsets and element size of the whole piece */
+} binder_t;
+
+/* ---- copies ---- */
+
+/* The copy of one slab. */
+static heft__copy_t inner_copy(const heft__copy_plan_t *plan, uint32_t elem_bytes)
+{
+    int64_t eb = (int64_t)elem_bytes;
+    heft__copy_t copy = { .elem_bytes = elem_bytes, .rank = plan->n_loops - 1 };
+    for (int k = 1; k < plan->n_loops; k++) {
+        copy.extent[k - 1] = plan->extent[k];
+        copy.dst_stride[k - 1] = plan->dst_step[k] / eb;
+        copy.src_stride[k - 1] = plan->src_step[k] / eb;
+    }
+    if (plan->run_bytes > eb) {
+        copy.extent[copy.rank] = plan->run_bytes / eb;
+        copy.dst_stride[copy.rank] = 1;
+        copy.src_stride[copy.rank++] = 1;
+    }
+    return copy;
+}
+
+/* plan is in the arena; the offsets are those of its base pointers. */
+static heft_status_t emit_copy(const binder_t *b, const heft__copy_plan_t *plan, int64_t dst_offset,
+                               int64_t src_offset, heft_error_t *err)
+{
+    if (plan->kind == HEFT__COPY_EMPTY) {
+        return HEFT_OK;
+    }
+    if (plan->bytes / plan->extent[0] <= MAX_SLAB_BYTES) {
+        heft__bound_piece_t bound = b->base;
+        bound.copy = plan;
+        bound.bytes = plan->bytes;
+        bound.dst_offset = dst_offset;
+        bound.src_offset[0] = src_offset;
+        bound.src_begin = src_offset + plan->src_begin;
+        bound.src_end = src_offset + plan->src_end;
+        return b->sink(b->sink_arg, &bound, err);
+    }
+    heft__copy_t copy = inner_copy(plan, b->base.elem_bytes);
+    heft__copy_plan_t *inner = heft__arena_alloc(b->arena, sizeof *inner);
+    if (inner == NULL) {
+        return heft__error_nomem(err, sizeof *inner);
+    }
+    heft_status_t status = heft__copy_prepare(&copy, inner, err);
+    for (int64_t i = 0; status == HEFT_OK && i < plan->extent[0]; i++) {
+        status = emit_copy(b, inner, dst_offset + plan->dst_offset + i * plan->dst_step[0],
+                           src_offset + plan->src_offset + i * plan->src_step[0], err);
+    }
+    return status;
+}
+
+static heft_status_t bind_copy(const binder_t *b, heft_error_t *err)
+{
+    const heft_piece_t *piece = b->piece;
+    heft__copy_t copy = { .elem_bytes = b->base.elem_bytes, .rank = piece->rank };
+    for (int k = 0; k < piece->rank; k++) {
+        copy.extent[k] = piece->extent[k];
+        copy.dst_stride[k] = piece->dst_stride[k];
+        copy.src_stride[k] = piece->n_srcs == 0 ? 0 : piece->srcs[0].stride[k];
+    }
+    heft__copy_plan_t *plan = heft__arena_alloc(b->arena, sizeof *plan);
+    if (plan == NULL) {
+        return heft__error_nomem(err, sizeof *plan);
+    }
+    heft_status_t status = heft__copy_prepare(&copy, plan, err);
+    return status == HEFT_OK ? emit_copy(b, plan, b->base.dst_offset, b->base.src_offset[0], err)
+                             : status;
+}
+
+/* The constant's bytes, in memory order of the element. */
+static heft_status_t bind_fill(binder_t *b, heft_error_t *err)
+{
+    uint64_t *fill = heft__arena_alloc(b->arena, sizeof *fill);
+    if (fill == NULL) {
+        return heft__error_nomem(err, sizeof *fill);
+    }
+    heft__put_le64((uint8_t *)fill, heft__piece_constant(b->piece, b->param_dtype));
+    b->base.fill = fill;
+    return bind_copy(b, err);
+}
+
+/* ---- transforms ---- */
+
+static heft__transform_t piece_transform(const binder_t *b)
+{
+    const heft_piece_t *piece = b->piece;
+    heft__transform_t t = { .dst_dtype = b->param_dtype,
+                            .n_srcs = piece->n_srcs,
+                            .n_ops = piece->n_ops,
+                            .rank = piece->rank };
+    for (uint32_t i = 0; i < piece->n_ops; i++) {
+        t.ops[i] = piece->ops[i];
+    }
+    for (int k = 0; k < piece->rank; k++) {
+        t.extent[k] = piece->extent[k];
+        t.dst_stride[k] = piece->dst_stride[k];
+    }
+    for (uint32_t s = 0; s < piece->n_srcs; s++) {
+        t.src_dtype[s] = b->src_dtype[s];
+        for (int k = 0; k < piece->rank; k++) {
+            t.src_stride[s][k] = piece->srcs[s].stride[k];
+        }
+    }
+    return t;
+}
+
+/* The transform of one slab. */
+static heft__transform_t inner_transform(const binder_t *b, const heft__transform_plan_t *plan)
+{
+    heft__transform_t t = piece_transform(b);
+    t.rank = plan->n_loops - 1;
+    for (int k = 1; k < plan->n_loops; k++) {
+        t.extent[k - 1] = plan->extent[k];
+        t.dst_stride[k - 1] = plan->dst_step[k] / (int64_t)b->base.elem_bytes;
+        for (uint32_t s = 0; s < t.n_srcs; s++) {
+            t.src_stride[s][k - 1] =
+                plan->src_step[s][k] / (int64_t)heft_dtype_get_unit_bytes(t.src_dtype[s]);
+        }
+    }
+    return t;
+}
+
+static heft_status_t emit_transform(const binder_t *b, const heft__transform_plan_t *plan,
+                                    int64_t dst_offset, const int64_t *src_offset,
+                                    heft_error_t *err)
+{
+    if (plan->bytes == 0) {
+        return HEFT_OK;
+    }
+    int64_t offset[HEFT_MAX_SOURCES] = { 0 };
+    if (plan->bytes / plan->extent[0] <= MAX_SLAB_BYTES) {
+        heft__bound_piece_t bound = b->base;
+        bound.transform = plan;
+        bound.bytes = plan->bytes;
+        bound.dst_offset = dst_offset;
+        for (uint32_t s = 0; s < bound.n_srcs; s++) {
+            bound.src_offset[s] = src_offset[s];
+        }
+        bound.primary = plan->primary;
+        bound.src_begin = src_offset[plan->primary] + plan->src_begin;
+        bound.src_end = src_offset[plan->primary] + plan->src_end;
+        return b->sink(b->sink_arg, &bound, err);
+    }
+    heft__transform_t t = inner_transform(b, plan);
+    heft__transform_plan_t *inner = heft__arena_alloc(b->arena, sizeof *inner);
+    if (inner == NULL) {
+        return heft__error_nomem(err, sizeof *inner);
+    }
+    heft_status_t status = heft__transform_prepare(&t, inner, err);
+    for (int64_t i = 0; status == HEFT_OK && i < plan->extent[0]; i++) {
+        for (uint32_t s = 0; s < t.n_srcs; s++) {
+            offset[s] = src_offset[s] + plan->src_offset[s] + i * plan->src_step[s][0];
+        }
+        status = emit_transform(b, inner, dst_offset + plan->dst_offset + i * plan->dst_step[0],
+                                offset, err);
+    }
+    return status;
+}
+
+static heft_status_t bind_transform(const binder_t *b, heft_error_t *err)
+{
+    if (b->piece->n_ops > HEFT_MAX_OPS) {
+        return heft__error_set(err, HEFT_ERR_LIMIT, "a piece has %u operations, at most %d",
+                               b->piece->n_ops, HEFT_MAX_OPS);
+    }
+    heft__transform_t t = piece_transform(b);
+    heft__transform_plan_t *plan = heft__arena_alloc(b->arena, sizeof *plan);
+    if (plan == NULL) {
+        return heft__error_nomem(err, sizeof *plan);
+    }
+    heft_status_t status = heft__transform_prepare(&t, plan, err);
+    return status == HEFT_OK ? emit_transform(b, plan, b->base.dst_offset, b->base.src_offset, err)
+                             : status;
+}
+
+/* ---- pieces ---- */
+
+static bool to_bytes(int64_t elems, heft_dtype_t dtype, int64_t *out)
+{
+    return heft__mul(elems, (int64_t)heft_dtype_get_unit_bytes(dtype), out);
+}
+
+heft_status_t heft__piece_bind(const heft_plan_t *plan, const heft_piece_t *piece,
+                               heft_dtype_t param_dtype, heft__arena_t *arena,
+                               heft__bound_sink_t sink, void *sink_arg, heft_error_t *err)
+{
+    if (piece->n_srcs > HEFT_MAX_SOURCES) {
+        return heft__error_set(err, HEFT_ERR_LIMIT, "a piece has %u sources, at most %d",
+                               piece->n_srcs, HEFT_MAX_SOURCES);
+    }
+    binder_t b = { .piece = piece,
+                   .param_dtype = param_dtype,
+                   .arena = arena,
+                   .sink = sink,
+                   .sink_arg = sink_arg,
+                   .base = { .elem_bytes = heft_dtype_get_unit_bytes(param_dtype),
+                             .n_srcs = piece->n_srcs } };
+    bool fits = to_bytes(piece->dst_offset, param_dtype, &b.base.dst_offset);
+    for (uint32_t s = 0; s < piece->n_srcs; s++) {
+        heft_tensor_info_t info;
+        heft_status_t status = heft_plan_query_source(plan, piece->srcs[s].source, &info, err);
+        if (status != HEFT_OK) {
+            return status;
+        }
+        b.src_dtype[s] = info.dtype;
+        b.base.source[s] = piece->srcs[s].source;
+        fits = fits && to_bytes(piece->srcs[s].offset, info.dtype, &b.base.src_offset[s]);
+    }
+    if (!fits) {
+        return heft__error_set(err, HEFT_ERR_OVERFLOW, "a piece's offset in bytes overflows");
+    }
+    if (piece->n_srcs == 0) {
+        return bind_fill(&b, err);
+    }
+    return piece->n_ops == 0 ? bind_copy(&b, err) : bind_transform(&b, err);
+}

@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Verifying a destination checkpoint: each parameter is made anew from the source by the plan, in
+ * scratch memory as large as the largest parameter, and compared with the file bit for bit.
+ * Elements that no piece writes are copied from the file first, so that they never differ; they are
+ * not counted as compared. The first difference is traced back to the piece and so to the source
+ * element that should be there.
+ */
+#include "exec/exec.h"
+
+#include <string.h>
+
+typedef struct verification {
+    const heft_plan_t *plan;
+    uint32_t rank_index;
+    const heft_checkpoint_t *source;
+    const heft_checkpoint_t *destination;
+    heft_plan_info_t info;
+    uint32_t n_params;
+    uint32_t *source_tensor;
+    const void **sources;
+    uint64_t *n_readers; /* readings of a source that are still to come */
+    uint32_t *param_tensor;
+    void **params; /* scratch where the current parameter is, else NULL */
+    void *scratch;
+    heft__pool_t *pool;
+    heft__progress_t progress;
+    heft_mismatch_t mismatch;
+    uint32_t first_param; /* that differs */
+    int64_t first_index;  /* flat */
+} verification_t;
+
+/* ---- setting up ---- */
+
+/* One count for each reading. */
+static void count_readers(verification_t *v)
+{
+    for (uint32_t p = 0; p < v->n_params; p++) {
+        uint64_t n = 0;
+        const heft_piece_t *pieces = heft_plan_get_param_pieces(v->plan, v->rank_index, p, &n);
+        for (uint64_t i = 0; i < n; i++) {
+            for (uint32_t s = 0; s < pieces[i].n_srcs; s++) {
+                v->n_readers[pieces[i].srcs[s].source]++;
+            }
+        }
+    }
+}
+
+static heft_status_t make_scratch(verification_t *v, heft_error_t *err)
+{
+    int64_t max_bytes = 1;
+    for (uint32_t p = 0; p < v->n_params; p++) {
+        heft_tensor_info_t info;
+        heft_status_t status = heft_plan_query_param(v->plan, v->rank_index, p, &info, err);
+        if (status != HEFT_OK) {
+            return status;
+        }
+        if (heft__param_is_written(v->plan, v->rank_index, p)) {
+            max_bytes = heft__max_i64(max_bytes, info.n_bytes);
+        }
+    }
+    v->scratch = heft__malloc((size_t)max_bytes);
+    return v->scratch != NULL ? HEFT_OK : heft__error_nomem(err, (size_t)max_bytes);
+}
+
+static heft_status_t set_up(verification_t *v, heft_error_t *err)
+{
+    size_t n_sources = (size_t)v->info.n_sources + 1;
+    size_t n_params = (size_t)v->n_params + 1;
+    v->source_tensor = heft__calloc(n_sources, sizeof *v->source_tensor);
+    v->sources = heft__calloc(n_sources, sizeof *v->sources);
+    v->n_readers = heft__calloc(n_sources, sizeof *v->n_readers);
+    v->param_tensor = heft__calloc(n_params, sizeof *v->param_tensor);
+    v->params = heft__calloc(n_params, sizeof *v->params);
+    if (v->source_tensor == NULL || v->sources == NULL || v->n_readers == NULL ||
+        v->param_tensor == NULL || v->params == NULL) {
+        return heft__error_nomem(err, (n_sources + n_params) * sizeof *v->sources);
+    }
+    heft_status_t status = heft__refuse_opaque(v->plan, v->rank_index, 1, "verify", err);
+    if (status == HEFT_OK) {
+        status = heft__match_sources(v->plan, v->rank_index, 1, v->source, v->source_tensor, err);
+    }
+    if (status == HEFT_OK) {
+        status = heft__match_params(v->plan, v->rank_index, v->destination, v->param_tensor, err);
+    }
+    if (status == HEFT_OK) {
+        status = heft__pool_create(1, &v->pool, err);
+    }
+    if (status == HEFT_OK) {
+        status = make_scratch(v, err);
+    }
+    for (uint32_t s = 0; status == HEFT_OK && s < v->info.n_sources; s++) {
+        if (v->source_tensor[s] != HEFT__NO_TENSOR) {
+            v->sources[s] = heft_checkpoint_get_data(v->source, v->source_tensor[s]);
+        }
+    }
+    return status;
+}
+
+static void tear_down(verification_t *v)
+{
+    heft__pool_destroy(v->pool);
+    heft__free(v->scratch);
+    heft__free(v->params);
+    heft__free(v->param_tensor);
+    heft__free(v->n_readers);
+    heft__free(v->sources);
+    heft__free(v->source_tensor);
+}
+
+/* ---- the place of a difference ---- */
+
+typedef struct locate {
+    const heft_piece_t *piece;
+    int64_t index[HEFT_MAX_DIMS];
+} locate_t;
+
+/* Largest and smallest offset that dimensions k and up can add. */
+static void reach(const heft_piece_t *piece, int k, int64_t *low_out, int64_t *high_out)
+{
+    int64_t low = 0;
+    int64_t high = 0;
+    for (; k < piece->rank; k++) {
+        int64_t span = (piece->extent[k] - 1) * piece->dst_stride[k];
+        low += span < 0 ? span : 0;
+        high += span > 0 ? span : 0;
+    }
+    *low_out = low;
+    *high_out = high;
+}
+
+/* The index of the piece that writes destination element `rest` (relative to its offset). A
+ * destination view is injective, so there is at most one; whatever the strides, each dimension
+ * tries only those steps that the ones after it can complete. */
+static bool locate(locate_t *found, int k, int64_t rest)
+{
+    const heft_piece_t *piece = found->piece;
+    int64_t low;
+    int64_t high;
+    reach(piece, k, &low, &high);
+    if (rest < low || rest > high) {
+        return false;
+    }
+    if (k == piece->rank) {
+        return rest == 0;
+    }
+    int64_t stride = piece->dst_stride[k];
+    reach(piece, k + 1, &low, &high);
+    /* rest - i * stride must lie in [low, high] */
+    int64_t first = 0;
+    int64_t last = piece->extent[k] - 1;
+    if (stride > 0) {
+        first = heft__max_i64(0, (rest - high + stride - 1) / stride);
+        last = heft__min_i64(last, (rest - low) / stride);
+    } else if (stride < 0) {
+        first = heft__max_i64(0, (low - rest - stride - 1) / -stride);
+        last = heft__min_i64(last, (high - rest) / -stride);
+    }
+    for (int64_t i = heft__max_i64(first, 0); i <= last; i++) {
+        found->index[k] = i;
+        if (locate(found, k + 1, rest - i * stride)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static heft_status_t trace(verification_t *v, const heft_tensor_info_t *info, heft_error_t *err)
+{
+    uint64_t n = 0;
+    const heft_piece_t *pieces =
+        heft_plan_get_param_pieces(v->plan, v->rank_index, v->first_param, &n);
+    heft_mismatch_t *m = &v->mismatch;
+    m->param = info->name;
+    m->n_dims = info->shape.rank;
+    heft__index_unravel(v->first_index, &info->shape, m->index);
+    m->source_index = -1;
+    for (uint64_t i = 0; i < n; i++) {
+        locate_t found = { .piece = &pieces[i] };
+        if (heft__piece_count(&pieces[i]) == 0 ||
+            !locate(&found, 0, v->first_index - pieces[i].dst_offset)) {
+            continue;
+        }
+        if (pieces[i].n_srcs == 0) {
+            return HEFT_OK;
+        }
+        const heft_piece_src_t *src = &pieces[i].srcs[0];
+        heft_tensor_info_t source;
+        heft_status_t status = heft_plan_query_source(v->plan, src->source, &source, err);
+        if (status != HEFT_OK) {
+            return status;
+        }
+        m->source = source.name;
+        m->source_index = src->offset;
+        for (int k = 0; k < pieces[i].rank; k++) {
+            m->source_index += found.index[k] * src->stride[k];
+        }
+        return HEFT_OK;
+    }
+    return HEFT_BUG(err, "an element differs that no piece writes");
+}
+
+/* ---- comparing ---- */
+
+static int64_t count_written(const heft_piece_t *pieces, uint64_t n)
+{
+    int64_t total = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        total += heft__piece_count(&pieces[i]); /* disjoint: at most the parameter's elements */
+    }
+    return total;
+}
+
+static heft_status_t make_expected(verification_t *v, uint32_t p, heft_error_t *err)
+{
+    heft_exec_target_t target = { .rank_index = v->rank_index, .params = v->params };
+    heft_plan_member_t member = { .rank_index = v->rank_index, .param = p };
+    heft_exec_t *exec = NULL;
+    v->params[p] = v->scratch;
+    heft_status_t status =
+        heft__exec_build(v->plan, &target, 1, &member, 1, v->pool, &v->progress, &exec, err);
+    if (status == HEFT_OK) {
+        status = heft_exec_run(exec, v->sources, err);
+    }
+    heft_exec_destroy(exec);
+    v->params[p] = NULL;
+    return status;
+}
+
+static heft_status_t note_difference(verification_t *v, const heft_tensor_info_t *info,
+                                     const void *actual, int64_t n_differ, int64_t first,
+                                     heft_error_t *err)
+{
+    heft_mismatch_t *m = &v->mismatch;
+    m->n_differ += n_differ;
+    if (m->n_params++ > 0) {
+        return HEFT_OK;
+    }
+    uint32_t elem_bytes = heft_dtype_get_unit_bytes(info->dtype);
+    v->first_index = first;
+    m->expected_bits = heft__load_bits(v->scratch, first, elem_bytes);
+    m->actual_bits = heft__load_bits(actual, first, elem_bytes);
+    return trace(v, info, err);
+}
+
+static void release_read(verification_t *v, uint32_t p)
+{
+    uint64_t n = 0;
+    const heft_piece_t *pieces = heft_plan_get_param_pieces(v->plan, v->rank_index, p, &n);
+    for (uint64_t i = 0; i < n; i++) {
+        for (uint32_t s = 0; s < pieces[i].n_srcs; s++) {
+            uint32_t source = pieces[i].srcs[s].source;
+            if (--v->n_readers[source] == 0) {
+                heft_checkpoint_release(v->source, v->source_tensor[source]);
+            }
+        }
+    }
+    heft_checkpoint_release(v->destination, v->param_tensor[p]);
+}
+
+static heft_status_t verify_param(verification_t *v, uint32_t p, heft_error_t *err)
+{
+    heft_tensor_info_t info;
+    heft_status_t status = heft_plan_query_param(v->plan, v->rank_index, p, &info, err);
+    uint64_t n = 0;
+    const heft_piece_t *pieces = heft_plan_get_param_pieces(v->plan, v->rank_index, p, &n);
+    if (status != HEFT_OK || n == 0) {
+        return status;
+    }
+    const void *actual = heft_checkpoint_get_data(v->destination, v->param_tensor[p]);
+    int64_t n_written = count_written(pieces, n);
+    if (n_written < info.n_elems) {
+        memcpy(v->scratch, actual, (size_t)info.n_bytes);
+    }
+    status = make_expected(v, p, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    v->mismatch.n_elems += n_written;
+    int64_t first = 0;
+    int64_t n_differ = heft__count_differences(v->scratch, actual, info.n_elems,
+                                               heft_dtype_get_unit_bytes(info.dtype), &first);
+    if (n_differ > 0) {
+        v->first_param = v->mismatch.n_params == 0 ? p : v->first_param;
+        status = note_difference(v, &info, actual, n_differ, first, err);
+    }
+    release_read(v, p);
+    return status;
+}
+
+static heft_status_t conclude(const verification_t *v, heft_error_t *err)
+{
+    const heft_mismatch_t *m = &v->mismatch;
+    if (m->n_params == 0) {
+        return HEFT_OK;
+    }
+    heft_tensor_info_t info;
+    heft_status_t status =
+        heft_plan_query_param(v->plan, v->rank_index, v->first_param, &info, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    char at[HEFT__INDEX_TEXT_BYTES];
+    heft__index_text(v->first_index, &info.shape, at);
+    if (m->source == NULL) {
+        return heft__error_set(err, HEFT_ERR_MISMATCH,
+                               "parameter \"%s\" %s: expected the constant 0x%llx, found 0x%llx; "
+                               "%lld elements differ in %u parameters",
+                               m->param, at, (unsigned long long)m->expected_bits,
+                               (unsigned long long)m->actual_bits, (long long)m->n_differ,
+                               m->n_params);
+    }
+    return heft__error_set(err, HEFT_ERR_MISMATCH,
+                           "parameter \"%s\" %s: expected 0x%llx (source \"%s\" element %lld), "
+                           "found 0x%llx; %lld elements differ in %u parameters",
+                           m->param, at, (unsigned long long)m->expected_bits, m->source,
+                           (long long)m->source_index, (unsigned long long)m->actual_bits,
+                           (long long)m->n_differ, m->n_params);
+}
+
+static heft_status_t verify_all(verification_t *v, heft_error_t *err)
+{
+    count_readers(v);
+    heft_status_t status = HEFT_OK;
+    for (uint32_t p = 0; status == HEFT_OK && p < v->n_params; p++) {
+        status = verify_param(v, p, err);
+    }
+    return status;
+}
+
+heft_status_t heft_verify(const heft_plan_t *plan, uint32_t rank_index,
+                          const heft_checkpoint_t *source, const heft_checkpoint_t *destination,
+                          heft_mismatch_t *mismatch_out, heft_error_t *err)
+{
+    if (plan == NULL || source == NULL || destination == NULL) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "%s is NULL",
+                               plan == NULL     ? "plan"
+                               : source == NULL ? "source"
+                                                : "destination");
+    }
+    verification_t v = {
+        .plan = plan, .rank_index = rank_index, .source = source, .destination = destination
+    };
+    heft_plan_query(plan, &v.info);
+    if (rank_index >= v.info.n_ranks) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "rank index %u, the plan has %u ranks",
+                               rank_index, v.info.n_ranks);
+    }
+    v.n_params = heft_plan_get_n_params(plan, rank_index);
+    v.mismatch.rank = v.info.first_rank + rank_index;
+    heft_status_t status = set_up(&v, err);
+    if (status == HEFT_OK) {
+        status = verify_all(&v, err);
+    }
+    if (status == HEFT_OK) {
+        status = conclude(&v, err);
+    }
+    if (mismatch_out != NULL && (status == HEFT_OK || status == HEFT_ERR_MISMATCH)) {
+        *mismatch_out = v.mismatch;
+    }
+    tear_down(&v);
+    return status;
+}
