@@ -173,21 +173,23 @@ int64_t heft__elems_find_gap(const heft__elems_t *set, int64_t *begin_out, int64
 /* ---- output folders: all or nothing ---- */
 
 /* Where the checkpoints of n ranks are built, and how they get their final names. */
-typedef struct heft__outdir {
+typedef struct heft__rankdirs {
     char *final; /* as asked for */
     char *work;  /* folder that holds the rank folders; NULL when n_ranks is 1 */
     uint32_t n_ranks;
-    bool created;   /* work exists */
-    bool is_inside; /* work lies in final, which existed before */
-} heft__outdir_t;
+    bool created;        /* work exists */
+    uint32_t n_parents;  /* folders above final that were made */
+    size_t first_parent; /* length of the shortest of them */
+    bool is_inside;      /* work lies in final, which existed before */
+} heft__rankdirs_t;
 
-heft_status_t heft__outdir_init(heft__outdir_t *out, const char *dir, uint32_t n_ranks,
-                                heft_error_t *err);
+heft_status_t heft__rankdirs_init(heft__rankdirs_t *out, const char *dir, uint32_t n_ranks,
+                                  heft_error_t *err);
 /* The folder for one rank, owned by the caller (heft__free); NULL when out of memory. */
-char *heft__outdir_rank(const heft__outdir_t *out, uint32_t rank_index);
+char *heft__rankdirs_rank(const heft__rankdirs_t *out, uint32_t rank_index);
 /* Give everything its final name. On failure nothing has one. */
-heft_status_t heft__outdir_commit(heft__outdir_t *out, heft_error_t *err);
+heft_status_t heft__rankdirs_commit(heft__rankdirs_t *out, heft_error_t *err);
 /* Removes what was not committed. */
-void heft__outdir_fini(heft__outdir_t *out);
+void heft__rankdirs_fini(heft__rankdirs_t *out);
 
 #endif

@@ -29,7 +29,7 @@ typedef struct conversion {
     heft_convert_opts_t opts;
     heft__pool_t *pool;
     heft__progress_t progress;
-    heft__outdir_t outdir;
+    heft__rankdirs_t outdir;
     rank_out_t *ranks;
     heft_exec_target_t *targets;
     uint32_t *source_tensor;
@@ -82,7 +82,7 @@ static heft_status_t open_rank(conversion_t *c, uint32_t r, heft_error_t *err)
     if (status != HEFT_OK) {
         return status;
     }
-    char *path = heft__outdir_rank(&c->outdir, r);
+    char *path = heft__rankdirs_rank(&c->outdir, r);
     if (path == NULL) {
         return heft__error_nomem(err, strlen(c->outdir.final) + 32);
     }
@@ -123,7 +123,7 @@ static heft_status_t set_up(conversion_t *c, const char *dir, heft_error_t *err)
         status = heft__pool_create(c->opts.n_threads, &c->pool, err);
     }
     if (status == HEFT_OK) {
-        status = heft__outdir_init(&c->outdir, dir, c->info.n_ranks, err);
+        status = heft__rankdirs_init(&c->outdir, dir, c->info.n_ranks, err);
     }
     for (uint32_t r = 0; status == HEFT_OK && r < c->info.n_ranks; r++) {
         status = open_rank(c, r, err);
@@ -148,7 +148,7 @@ static void tear_down(conversion_t *c)
         heft__free(c->ranks[r].tensor);
         heft__free(c->ranks[r].params);
     }
-    heft__outdir_fini(&c->outdir);
+    heft__rankdirs_fini(&c->outdir);
     heft__pool_destroy(c->pool);
     heft__free(c->ranks);
     heft__free(c->targets);
@@ -284,7 +284,7 @@ static heft_status_t commit_all(conversion_t *c, heft_error_t *err)
             return status;
         }
     }
-    return heft__outdir_commit(&c->outdir, err);
+    return heft__rankdirs_commit(&c->outdir, err);
 }
 
 heft_status_t heft_convert(const heft_plan_t *plan, const heft_checkpoint_t *source,

@@ -35,7 +35,7 @@ static char *final_name(const char *dir)
     return heft__strndup(dir, n);
 }
 
-static char *work_name(const heft__outdir_t *out, heft_status_t *status_out, heft_error_t *err)
+static char *work_name(const heft__rankdirs_t *out, heft_status_t *status_out, heft_error_t *err)
 {
     uint8_t random[8];
     char hex[17];
@@ -56,7 +56,7 @@ static char *work_name(const heft__outdir_t *out, heft_status_t *status_out, hef
 }
 
 /* A rank folder that is there must be empty. */
-static heft_status_t check_free(const heft__outdir_t *out, heft_error_t *err)
+static heft_status_t check_free(const heft__rankdirs_t *out, heft_error_t *err)
 {
     for (uint32_t r = 0; r < out->n_ranks; r++) {
         char *path = join_rank(out->final, r);
@@ -79,10 +79,43 @@ static heft_status_t check_free(const heft__outdir_t *out, heft_error_t *err)
     return HEFT_OK;
 }
 
-heft_status_t heft__outdir_init(heft__outdir_t *out, const char *dir, uint32_t n_ranks,
-                                heft_error_t *err)
+/* Make the folders above path that are missing; on failure, or without a commit, they go again. */
+static heft_status_t make_parents(heft__rankdirs_t *out, heft_error_t *err)
 {
-    *out = (heft__outdir_t){ .n_ranks = n_ranks };
+    for (char *slash = strchr(out->final + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        int rc = mkdir(out->final, 0777);
+        int sys_errno = errno;
+        if (rc == 0 && out->n_parents++ == 0) {
+            out->first_parent = (size_t)(slash - out->final);
+        }
+        heft_status_t status = HEFT_OK;
+        if (rc != 0 && sys_errno != EEXIST) {
+            status = heft__error_set_sys(err, HEFT_ERR_IO, sys_errno, "cannot make folder %s",
+                                         out->final);
+        }
+        *slash = '/';
+        if (status != HEFT_OK) {
+            return status;
+        }
+    }
+    return HEFT_OK;
+}
+
+static void remove_parents(heft__rankdirs_t *out)
+{
+    for (char *slash = strrchr(out->final, '/');
+         out->n_parents > 0 && slash != NULL && (size_t)(slash - out->final) >= out->first_parent;
+         slash = strrchr(out->final, '/')) {
+        *slash = '\0';
+        (void)rmdir(out->final); /* stays if something else has come to lie in it */
+    }
+}
+
+heft_status_t heft__rankdirs_init(heft__rankdirs_t *out, const char *dir, uint32_t n_ranks,
+                                  heft_error_t *err)
+{
+    *out = (heft__rankdirs_t){ .n_ranks = n_ranks };
     out->final = final_name(dir);
     if (out->final == NULL) {
         return heft__error_nomem(err, strlen(dir) + 1);
@@ -95,7 +128,7 @@ heft_status_t heft__outdir_init(heft__outdir_t *out, const char *dir, uint32_t n
     if (out->is_inside && !S_ISDIR(st.st_mode)) {
         return heft__error_set(err, HEFT_ERR_EXISTS, "%s is no folder", out->final);
     }
-    heft_status_t status = out->is_inside ? check_free(out, err) : HEFT_OK;
+    heft_status_t status = out->is_inside ? check_free(out, err) : make_parents(out, err);
     if (status == HEFT_OK) {
         out->work = work_name(out, &status, err);
     }
@@ -106,7 +139,7 @@ heft_status_t heft__outdir_init(heft__outdir_t *out, const char *dir, uint32_t n
     return status;
 }
 
-char *heft__outdir_rank(const heft__outdir_t *out, uint32_t rank_index)
+char *heft__rankdirs_rank(const heft__rankdirs_t *out, uint32_t rank_index)
 {
     return out->n_ranks == 1 ? heft__strdup(out->final) : join_rank(out->work, rank_index);
 }
@@ -151,7 +184,7 @@ static void rank_name(uint32_t rank_index, char name[RANK_NAME_BYTES])
 }
 
 /* Taking back allocates nothing, so that it cannot fail for want of memory. */
-static heft_status_t move_ranks(heft__outdir_t *out, int work_fd, int final_fd, heft_error_t *err)
+static heft_status_t move_ranks(heft__rankdirs_t *out, int work_fd, int final_fd, heft_error_t *err)
 {
     char name[RANK_NAME_BYTES];
     heft_status_t status = HEFT_OK;
@@ -175,7 +208,7 @@ static heft_status_t move_ranks(heft__outdir_t *out, int work_fd, int final_fd, 
     return status;
 }
 
-static heft_status_t commit_inside(heft__outdir_t *out, heft_error_t *err)
+static heft_status_t commit_inside(heft__rankdirs_t *out, heft_error_t *err)
 {
     int work_fd = open(out->work, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int final_fd = open(out->final, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -198,7 +231,7 @@ static heft_status_t commit_inside(heft__outdir_t *out, heft_error_t *err)
     return status;
 }
 
-heft_status_t heft__outdir_commit(heft__outdir_t *out, heft_error_t *err)
+heft_status_t heft__rankdirs_commit(heft__rankdirs_t *out, heft_error_t *err)
 {
     if (out->n_ranks == 1) {
         return HEFT_OK;
@@ -216,6 +249,7 @@ heft_status_t heft__outdir_commit(heft__outdir_t *out, heft_error_t *err)
         return status;
     }
     out->created = false;
+    out->n_parents = 0;
     return HEFT_OK;
 }
 
@@ -240,7 +274,7 @@ static void remove_rank(int work_fd, uint32_t rank_index)
     (void)unlinkat(work_fd, name, AT_REMOVEDIR);
 }
 
-void heft__outdir_fini(heft__outdir_t *out)
+void heft__rankdirs_fini(heft__rankdirs_t *out)
 {
     int work_fd = out->created ? open(out->work, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     if (work_fd >= 0) {
@@ -250,7 +284,10 @@ void heft__outdir_fini(heft__outdir_t *out)
         (void)close(work_fd);
         (void)rmdir(out->work);
     }
+    if (out->n_parents > 0) {
+        remove_parents(out);
+    }
     heft__free(out->final);
     heft__free(out->work);
-    *out = (heft__outdir_t){ 0 };
+    *out = (heft__rankdirs_t){ 0 };
 }
