@@ -73,7 +73,7 @@ static void exec_writes_what_the_tape_says(void **state)
 {
     (void)state;
     uint64_t rng = heft_test_seed();
-    for (int64_t i = 0; i < heft_test_cases(150); i++) {
+    for (int64_t i = 0; i < heft_test_cases(400); i++) {
         run_case(&rng);
     }
 }
