@@ -574,7 +574,8 @@ void ref_params_check(const ref_params_t *p, const ref_case_t *c, int rank)
 {
     for (uint32_t i = 0; i < p->n; i++) {
         const uint8_t *got = p->data[i];
-        for (int64_t b = 0; b < p->n_bytes[i]; b++) {
+        bool is_same = memcmp(got, c->expected[rank][i], (size_t)p->n_bytes[i]) == 0;
+        for (int64_t b = 0; !is_same && b < p->n_bytes[i]; b++) {
             if (got[b] != c->expected[rank][i][b]) {
                 fail_msg("rank %d parameter %u byte %lld: %02x, expected %02x", rank, i,
                          (long long)b, got[b], c->expected[rank][i][b]);

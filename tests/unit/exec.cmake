@@ -1,1 +1,5 @@
+heft_add_test(test_exec SOURCES unit/test_exec.c support/ref_reshard.c)
 heft_add_test(test_exec_parts SOURCES unit/test_exec_parts.c)
+heft_add_test(test_convert SOURCES unit/test_convert.c support/ref_reshard.c)
+heft_add_test(test_reverse SOURCES unit/test_reverse.c support/ref_reshard.c)
+heft_add_test(test_verify SOURCES unit/test_verify.c support/ref_reshard.c)
