@@ -42,7 +42,9 @@ typedef struct heft_exec
 /**
  * Prepare a run of every piece of the targets' ranks: pointers are bound, the work is ordered so
  * that every source is read once, in address order, while it feeds all destinations. plan and the
- * pointer targets are borrowed until destroy.
+ * pointer targets are borrowed until destroy. Elements that no piece writes (exceptions, parameters
+ * that only the engine's loader can write) are left alone; a parameter without pieces needs no
+ * pointer. HEFT_ERR_ARGUMENT names a parameter that does; HEFT_ERR_LIMIT: more than 256 threads.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_exec_create(const heft_plan_t *plan,
                                                         const heft_exec_target_t *targets,
@@ -52,9 +54,11 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_exec_create(const heft_plan_t *plan,
 HEFT_API void heft_exec_destroy(heft_exec_t *exec);
 
 /**
- * Run it: params <- sources (contiguous tensors in plan order; may differ from call to call).
- * Digests are computed from the source side while copying. Blocks. Allocates nothing.
- * HEFT_ERR_CANCELED leaves the parameters half written.
+ * Run it: params <- sources (contiguous tensors in plan order; may differ from call to call; NULL
+ * where the targets' ranks read nothing). Digests are computed from the source side while copying;
+ * elements that no piece writes count as zeros. Blocks. Allocates nothing. HEFT_ERR_ARGUMENT names
+ * a source that is NULL. HEFT_ERR_CANCELED leaves the parameters half written, digests as they
+ * were.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_exec_run(heft_exec_t *exec, const void *const *sources,
                                                      heft_error_t *err);
@@ -69,7 +73,7 @@ typedef struct heft_convert_opts {
     heft_progress_t progress; /* NULL: none */
     void *progress_arg;
     uint32_t n_threads; /* 0: 1 */
-    uint8_t reverse;    /* 1: see heft_convert_reverse */
+    uint8_t reverse;    /* 1: heft_convert_reverse, for a plan with one rank */
     uint8_t reserved[3];
 } heft_convert_opts_t;
 #define HEFT_CONVERT_OPTS_INIT              \
@@ -80,7 +84,12 @@ typedef struct heft_convert_opts {
 /**
  * Convert a checkpoint, group by group: writes one checkpoint folder for each rank of the plan
  * ("dir" itself when the plan has one rank, else dir/rank-0, dir/rank-1, ...). Peak memory beyond
- * page cache is bounded by one group. Nothing is left under a final name on failure.
+ * page cache is bounded by one group. The source may hold tensors that the plan does not know;
+ * parameters that no piece writes are left out. Tensors only: other files of a model are the
+ * caller's. Nothing is left under a final name on failure. HEFT_ERR_EXISTS: a rank's folder is not
+ * empty, or dir holds a checkpoint. HEFT_ERR_NAME, HEFT_ERR_SHAPE: the source lacks a tensor of the
+ * plan, or it is another one. HEFT_ERR_UNSUPPORTED names a parameter that only the engine's loader
+ * can write. HEFT_ERR_IO, HEFT_ERR_NOSPACE, HEFT_ERR_CANCELED.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_convert(const heft_plan_t *plan,
                                                     const heft_checkpoint_t *source,
@@ -105,12 +114,13 @@ typedef struct heft_mismatch {
     const char *param; /* borrowed from the plan; NULL when everything agrees */
     uint32_t rank;
     int32_t n_dims;
-    int64_t index[HEFT_MAX_DIMS]; /* of the first element that differs */
-    int64_t n_elems;              /* elements compared */
-    int64_t n_differ;             /* elements that differ, in all parameters */
-    uint32_t n_params;            /* parameters that differ */
-    const char *source;   /* expected source tensor, borrowed from the plan; NULL: a constant */
-    int64_t source_index; /* flat element index in it */
+    int64_t
+        index[HEFT_MAX_DIMS]; /* of the first element that differs (packed dtypes: of its byte) */
+    int64_t n_elems;          /* elements compared: those that the plan writes */
+    int64_t n_differ;         /* elements that differ, in all parameters */
+    uint32_t n_params;        /* parameters that differ */
+    const char *source;       /* expected source tensor, borrowed from the plan; NULL: a constant */
+    int64_t source_index; /* flat element index in it; of a computed value, in its first source */
     uint64_t expected_bits;
     uint64_t actual_bits;
 } heft_mismatch_t;
