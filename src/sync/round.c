@@ -113,6 +113,12 @@ void heft__round_warn(heft__round_t *round, int32_t slot, const char *fmt, ...)
     }
 }
 
+void heft__round_set_epoch(heft__round_t *round, int64_t epoch)
+{
+    round->epoch = epoch;
+    heft__round_ask_write(round, false);
+}
+
 /* ---- members ---- */
 
 static void forget_reports(heft__round_member_t *m)
@@ -397,6 +403,7 @@ heft_status_t heft__round_begin(heft__round_t *round, const heft__round_request_
     round->source_digest[0] = '\0';
     round->senders_started = false;
     round->checking = false;
+    round->started = false;
     round->canceled = false;
     round->maybe_written = false;
     round->n_warnings = 0;
@@ -515,6 +522,7 @@ heft_status_t heft__round_recover(heft__round_t *round, uint32_t slot, heft__cla
 void heft__round_restore(heft__round_t *round, bool in_doubt, int64_t now_ns)
 {
     memcpy(round->limit_ns, round->config.limit_ns, sizeof round->limit_ns);
+    round->started = true;
     round->began_ns = now_ns;
     round->phase_began_ns = now_ns;
     for (uint32_t i = 0; i < round->n_members; i++) {

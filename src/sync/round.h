@@ -136,6 +136,7 @@ typedef struct heft__round {
     heft__decision_t pending;  /* being written */
     bool senders_started;
     bool checking; /* plans or digest: the caller has been asked */
+    bool started;  /* its begin is on disk */
     bool canceled; /* while the record of begin was being written */
     bool
         maybe_written; /* a write of the decision may have become durable without being confirmed */
@@ -172,6 +173,8 @@ typedef struct heft__round_request {
 void heft__round_init(heft__round_t *round, const heft__round_config_t *config,
                       heft__round_member_t *members, uint32_t capacity, int64_t epoch, int64_t seq);
 
+/* Another epoch, while no round is in flight. */
+void heft__round_set_epoch(heft__round_t *round, int64_t epoch);
 /* A member registers in a free slot, or anew (fresh: another incarnation than the slot had). */
 void heft__round_join(heft__round_t *round, uint32_t slot, heft__role_t role, uint32_t engine,
                       bool fresh, int64_t now_ns);
@@ -189,7 +192,7 @@ heft_status_t heft__round_begin(heft__round_t *round, const heft__round_request_
 void heft__round_cancel(heft__round_t *round, int64_t now_ns);
 void heft__round_written(heft__round_t *round, int64_t ticket, heft__written_t outcome,
                          int64_t now_ns);
-/* The answer to TODO_CHECK_PLANS: cause NULL when they agree. */
+/* The answer to TODO_CHECK_PLANS: cause NULL when they agree; or why a check could not be made. */
 void heft__round_plans_checked(heft__round_t *round, int32_t slot, const heft__wire_error_t *cause,
                                int64_t now_ns);
 /* The answer to TODO_CHECK_DIGEST. */

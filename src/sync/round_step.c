@@ -299,6 +299,7 @@ bool heft__round_step_preparing(heft__round_t *round, int64_t now_ns)
 
 void heft__round_start(heft__round_t *round, int64_t now_ns)
 {
+    round->started = true;
     heft__round_enter(round, HEFT__ROUND_PREPARING, HEFT__PHASE_MANIFEST, now_ns);
     EACH_MEMBER(round, m)
     {
@@ -315,11 +316,13 @@ void heft__round_start(heft__round_t *round, int64_t now_ns)
 void heft__round_plans_checked(heft__round_t *round, int32_t slot, const heft__wire_error_t *cause,
                                int64_t now_ns)
 {
-    if (round->state != HEFT__ROUND_PREPARING || round->phase != HEFT__PHASE_PREFLIGHT) {
+    if (round->state != HEFT__ROUND_PREPARING || !round->checking) {
         return; /* it has failed meanwhile */
     }
     if (cause != NULL) {
         heft__round_fail(round, slot, cause, now_ns);
+    } else if (round->phase != HEFT__PHASE_PREFLIGHT) {
+        return;
     } else if (round->kind == HEFT__KIND_PREFLIGHT) {
         heft__round_end(round, HEFT__ROUND_IDLE, now_ns);
     } else {
@@ -349,7 +352,8 @@ static void begin_staging(heft__round_t *round, int64_t now_ns)
 
 void heft__round_prepared(heft__round_t *round, const char *digest, int64_t now_ns)
 {
-    if (round->state != HEFT__ROUND_PREPARING || round->phase != HEFT__PHASE_PREPARE) {
+    if (round->state != HEFT__ROUND_PREPARING || !round->checking ||
+        round->phase != HEFT__PHASE_PREPARE) {
         return;
     }
     (void)snprintf(round->source_digest, sizeof round->source_digest, "%s", digest);

@@ -1,0 +1,483 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Coordinator: life and time. The ticker thread is the only one that writes the record and that
+ * wakes calls; it sleeps until the next deadline of the round or of a call that waits, or until
+ * something changed.
+ */
+#include "sync/coordinator.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MS INT64_C(1000000)
+#define OBJECT_AGE_NS (60 * 1000 * MS)
+
+/* ---- options ---- */
+
+static heft_status_t load_opts(const heft_coordinator_opts_t *opts, heft_coordinator_opts_t *out,
+                               heft_error_t *err)
+{
+    *out = (heft_coordinator_opts_t)HEFT_COORDINATOR_OPTS_INIT;
+    if (opts == NULL) {
+        return HEFT_OK;
+    }
+    if (opts->size < sizeof opts->size) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "coordinator options: size is %zu",
+                               opts->size);
+    }
+    const unsigned char *bytes = (const unsigned char *)opts;
+    for (size_t i = sizeof *out; i < opts->size; i++) {
+        if (bytes[i] != 0) {
+            return heft__error_set(err, HEFT_ERR_UNSUPPORTED,
+                                   "coordinator options: byte %zu is not known to this version", i);
+        }
+    }
+    memcpy(out, opts, opts->size < sizeof *out ? opts->size : sizeof *out);
+    out->size = sizeof *out;
+    if ((out->reserved[0] | out->reserved[1] | out->reserved[2]) != 0) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "coordinator options: reserved is not 0");
+    }
+    return HEFT_OK;
+}
+
+static int64_t limit_of(uint32_t given_ms, uint32_t default_ms)
+{
+    return (int64_t)(given_ms != 0 ? given_ms : default_ms) * MS;
+}
+
+static heft__round_config_t config_of(const heft_coordinator_opts_t *opts)
+{
+    heft__round_config_t config;
+    memset(&config, 0, sizeof config);
+    int64_t *limit = config.limit_ns;
+    limit[HEFT__PHASE_PREFLIGHT] = limit_of(opts->preflight_ms, 60000);
+    limit[HEFT__PHASE_MANIFEST] = limit[HEFT__PHASE_PREFLIGHT];
+    limit[HEFT__PHASE_PREPARE] = limit_of(opts->prepare_ms, 900000);
+    limit[HEFT__PHASE_STAGE] = limit_of(opts->stage_ms, 1800000);
+    limit[HEFT__PHASE_VERIFY] = limit_of(opts->verify_ms, 900000);
+    limit[HEFT__PHASE_LIVE] = limit[HEFT__PHASE_VERIFY];
+    limit[HEFT__PHASE_PAUSE] = limit_of(opts->pause_ms, 180000);
+    limit[HEFT__PHASE_DECIDE] = limit_of(opts->decide_ms, 30000);
+    limit[HEFT__PHASE_NONE] = limit[HEFT__PHASE_DECIDE];
+    limit[HEFT__PHASE_FLIP] = limit_of(opts->flip_ms, 300000);
+    limit[HEFT__PHASE_RESUME] = limit_of(opts->resume_ms, 60000);
+    limit[HEFT__PHASE_RELEASE] = limit_of(opts->release_ms, 120000);
+    limit[HEFT__PHASE_ABORT] = limit_of(opts->abort_ms, 180000);
+    config.contact_ns = limit_of(opts->contact_ms, 30000);
+    return config;
+}
+
+/* ---- record ---- */
+
+static heft_status_t snapshot_members(const heft_coordinator_t *c, heft__record_t *out,
+                                      heft_error_t *err)
+{
+    const heft__round_t *r = &c->round;
+    out->members = heft__calloc(r->n_members > 0 ? r->n_members : 1, sizeof *out->members);
+    if (out->members == NULL) {
+        return heft__error_nomem(err, r->n_members * sizeof *out->members);
+    }
+    const bool busy = heft__round_is_busy(r);
+    for (uint32_t i = 0; i < r->n_members; i++) {
+        const heft__round_member_t *m = &r->members[i];
+        const heft__entry_t *entry = c->entries[i];
+        const bool in_round = busy && m->in_round;
+        if (!m->used || entry == NULL || (!in_round && m->poison == HEFT__POISON_NONE)) {
+            continue;
+        }
+        heft__record_member_t *to = &out->members[out->n_members++];
+        to->role = m->role;
+        to->replica = entry->identity.replica;
+        to->rank = entry->identity.rank;
+        to->in_round = in_round;
+        to->moves = in_round && m->moves;
+        to->poison = (int64_t)m->poison;
+        memcpy(to->job, entry->identity.job, sizeof to->job);
+        /* the life that takes part, also when it is over */
+        memcpy(to->incarnation, m->lost ? entry->replaced[0] : entry->identity.incarnation,
+               sizeof to->incarnation);
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t snapshot_locked(const heft_coordinator_t *c, heft__record_t *out,
+                                     heft_error_t *err)
+{
+    const heft__round_t *r = &c->round;
+    memset(out, 0, sizeof *out);
+    out->epoch = r->epoch;
+    out->sequence = r->seq;
+    out->committed_version = r->committed_version;
+    memcpy(out->committed_digest, r->committed_digest, sizeof out->committed_digest);
+    out->before_version = r->before_version;
+    memcpy(out->before_digest, r->before_digest, sizeof out->before_digest);
+    const bool sync = heft__round_is_busy(r) && r->kind == HEFT__KIND_SYNC;
+    if (sync) {
+        out->round = r->id;
+        out->version = r->version;
+        memcpy(out->source_digest, r->source_digest, sizeof out->source_digest);
+        out->decision = r->pending != HEFT__DECISION_NONE ? r->pending : r->decision;
+        out->in_doubt = r->state == HEFT__ROUND_UNKNOWN || r->state == HEFT__ROUND_PARTIAL;
+    }
+    if (sync && r->pending == HEFT__DECISION_COMMIT) {
+        out->before_version = r->committed_version;
+        memcpy(out->before_digest, r->committed_digest, sizeof out->before_digest);
+        out->committed_version = r->version;
+        memcpy(out->committed_digest, r->source_digest, sizeof out->committed_digest);
+    } else if (sync && r->pending == HEFT__DECISION_REVOKE) {
+        out->committed_version = r->before_version;
+        memcpy(out->committed_digest, r->before_digest, sizeof out->committed_digest);
+    }
+    return snapshot_members(c, out, err);
+}
+
+/* Write the record without the lock, then tell the machine. */
+static void write_record(heft_coordinator_t *c)
+{
+    heft__record_t record;
+    heft_error_t err = HEFT_ERROR_INIT;
+    const int64_t ticket = c->round.write_ticket;
+    c->round.todo &= ~(uint32_t)HEFT__TODO_WRITE;
+    bool maybe = false;
+    heft_status_t status = HEFT_OK;
+    if (c->state_file != NULL) {
+        status = snapshot_locked(c, &record, &err);
+        (void)pthread_mutex_unlock(&c->lock);
+        if (status == HEFT_OK) {
+            status = heft__record_save(c->state_file, &record, &maybe, &err);
+        }
+        heft__record_fini(&record);
+        (void)pthread_mutex_lock(&c->lock);
+    }
+    if (status != HEFT_OK) {
+        heft__log(HEFT__LOG_ERROR, "sync", "%s", err.message);
+    }
+    const heft__written_t outcome = status == HEFT_OK ? HEFT__WRITTEN_OK
+                                    : maybe           ? HEFT__WRITTEN_MAYBE
+                                                      : HEFT__WRITTEN_FAILED;
+    const int64_t now = heft__clock_mono_ns();
+    heft__round_written(&c->round, ticket, outcome, now);
+    heft__coordinator_settle_locked(c, now);
+    c->dirty = true;
+}
+
+/* ---- ticker ---- */
+
+static void wait_until(heft_coordinator_t *c, int64_t when_ns)
+{
+    const int64_t far = heft__clock_mono_ns() + 3600 * 1000 * MS;
+    const int64_t at = heft__min_i64(when_ns, far);
+    const struct timespec ts = { .tv_sec = (time_t)(at / 1000000000),
+                                 .tv_nsec = (long)(at % 1000000000) };
+    (void)pthread_cond_timedwait(&c->changed, &c->lock, &ts);
+}
+
+static void *run_ticker(void *arg)
+{
+    heft_coordinator_t *c = arg;
+    (void)pthread_mutex_lock(&c->lock);
+    for (;;) {
+        const int64_t now = heft__clock_mono_ns();
+        if (now >= heft__round_next_tick(&c->round)) {
+            heft__round_tick(&c->round, now);
+            heft__coordinator_settle_locked(c, now);
+        }
+        if ((c->round.todo & HEFT__TODO_WRITE) != 0) {
+            write_record(c);
+            continue;
+        }
+        if (now >= c->sweep_ns) {
+            c->sweep_ns = now + OBJECT_AGE_NS / 4;
+            heft__coordinator_sweep_locked(c, now - OBJECT_AGE_NS);
+        }
+        c->dirty = false;
+        const int64_t waiter = heft__server_resume_locked(c->server, now);
+        if (c->stopping) {
+            break;
+        }
+        int64_t next = heft__min_i64(waiter, heft__round_next_tick(&c->round));
+        next = heft__min_i64(next, c->sweep_ns);
+        if (!c->dirty) {
+            wait_until(c, next);
+        }
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+void heft__coordinator_settle_locked(heft_coordinator_t *c, int64_t now_ns)
+{
+    heft__round_t *r = &c->round;
+    for (;;) {
+        const uint32_t todo = r->todo & ~(uint32_t)HEFT__TODO_WRITE;
+        r->todo &= (uint32_t)HEFT__TODO_WRITE;
+        if (r->todo != 0 || todo != 0) {
+            c->dirty = true;
+        }
+        if ((todo & HEFT__TODO_CHECK_PLANS) != 0) {
+            heft__coordinator_check_plans_locked(c, now_ns);
+        } else if ((todo & HEFT__TODO_CHECK_DIGEST) != 0) {
+            heft__coordinator_check_digest_locked(c, now_ns);
+        }
+        if ((todo & HEFT__TODO_ENDED) != 0) {
+            heft__coordinator_end_locked(c);
+        }
+        if (todo == 0) {
+            break;
+        }
+    }
+    if (c->dirty) {
+        (void)pthread_cond_signal(&c->changed);
+    }
+}
+
+/* ---- start ---- */
+
+/* Restarts raise the epoch by one; the first is the time of day, so that a lost file cannot bring
+ * an old epoch back. */
+static int64_t next_epoch(const heft__record_t *record)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    const int64_t ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    return record->epoch > 0 ? record->epoch + 1 : heft__max_i64(ms, 1);
+}
+
+/* Put back the members that the record names, as placeholders until they register. */
+static heft_status_t restore_members(heft_coordinator_t *c, const heft__record_t *record,
+                                     heft_error_t *err)
+{
+    for (uint32_t i = 0; i < record->n_members; i++) {
+        const heft__record_member_t *from = &record->members[i];
+        heft__register_t identity;
+        memset(&identity, 0, sizeof identity);
+        identity.role = from->role;
+        identity.replica = from->replica;
+        identity.rank = from->rank;
+        memcpy(identity.job, from->job, sizeof identity.job);
+        memcpy(identity.incarnation, from->incarnation, sizeof identity.incarnation);
+        const uint32_t slot = heft__coordinator_add_locked(c, &identity, err);
+        if (slot == UINT32_MAX) {
+            return err != NULL && err->status != HEFT_OK ? err->status : HEFT_ERR_NOMEM;
+        }
+        heft__round_member_t *m = &c->round.members[slot];
+        memset(m, 0, sizeof *m);
+        m->used = true;
+        m->role = from->role;
+        m->engine = heft__coordinator_engine_locked(c, slot);
+        m->in_round = from->in_round;
+        m->moves = from->moves;
+        m->poison = (heft__poison_t)from->poison;
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t restore(heft_coordinator_t *c, const heft__record_t *record, heft_error_t *err)
+{
+    heft__round_t *r = &c->round;
+    r->committed_version = record->committed_version;
+    memcpy(r->committed_digest, record->committed_digest, sizeof r->committed_digest);
+    r->before_version = record->before_version;
+    memcpy(r->before_digest, record->before_digest, sizeof r->before_digest);
+    heft_status_t status = restore_members(c, record, err);
+    if (status == HEFT_OK && record->round.epoch > 0) {
+        r->id = record->round;
+        r->version = record->version;
+        r->decision = record->decision;
+        memcpy(r->source_digest, record->source_digest, sizeof r->source_digest);
+        heft__result_slot_t *slot = heft__coordinator_new_result_locked(c);
+        slot->id = record->round;
+        slot->kind = HEFT__KIND_SYNC;
+        slot->version = record->version;
+        const int64_t now = heft__clock_mono_ns();
+        heft__round_restore(r, record->in_doubt, now);
+        heft__coordinator_settle_locked(c, now);
+    }
+    return status;
+}
+
+static heft_status_t open_record(heft_coordinator_t *c, const char *path, heft__record_t *record,
+                                 heft_error_t *err)
+{
+    memset(record, 0, sizeof *record);
+    if (path == NULL) {
+        return HEFT_OK;
+    }
+    c->state_file = heft__strdup(path);
+    if (c->state_file == NULL) {
+        return heft__error_nomem(err, strlen(path));
+    }
+    heft_status_t status = heft__record_lock(path, &c->lock_fd, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    status = heft__record_load(path, record, err);
+    return status == HEFT_ERR_NOT_FOUND ? HEFT_OK : status;
+}
+
+/* The raised epoch is on disk before anything is answered. */
+static heft_status_t store_epoch(heft_coordinator_t *c, heft_error_t *err)
+{
+    if (c->state_file == NULL) {
+        return HEFT_OK;
+    }
+    heft__record_t record;
+    bool maybe;
+    heft_status_t status = snapshot_locked(c, &record, err);
+    if (status == HEFT_OK) {
+        status = heft__record_save(c->state_file, &record, &maybe, err);
+    }
+    heft__record_fini(&record);
+    return status;
+}
+
+static heft_status_t set_up(heft_coordinator_t *c, const heft_coordinator_opts_t *opts,
+                            heft_error_t *err)
+{
+    c->slots = heft__calloc(HEFT__MAX_MEMBERS, sizeof *c->slots);
+    c->entries = heft__calloc(HEFT__MAX_MEMBERS, sizeof *c->entries);
+    if (c->slots == NULL || c->entries == NULL) {
+        return heft__error_nomem(err, HEFT__MAX_MEMBERS * sizeof *c->slots);
+    }
+    heft__record_t record;
+    heft_status_t status = open_record(c, opts->state_file, &record, err);
+    if (status == HEFT_OK) {
+        const heft__round_config_t config = config_of(opts);
+        heft__round_init(&c->round, &config, c->slots, HEFT__MAX_MEMBERS, next_epoch(&record),
+                         record.sequence);
+        c->round.n_members = 0; /* grows with the slots in use */
+        const int64_t third = config.contact_ns / MS / 3;
+        const int64_t poll = opts->poll_ms != 0 ? opts->poll_ms : 10000;
+        c->poll_ms = (uint32_t)heft__max_i64(heft__min_i64(poll, third), 1);
+        c->decide_ms = (uint32_t)(config.limit_ns[HEFT__PHASE_DECIDE] / MS);
+        status = restore(c, &record, err);
+    }
+    heft__record_fini(&record);
+    return status == HEFT_OK ? store_epoch(c, err) : status;
+}
+
+static heft_status_t create_locks(heft_coordinator_t *c, heft_error_t *err)
+{
+    pthread_condattr_t attr;
+    int rc = pthread_mutex_init(&c->lock, NULL);
+    if (rc != 0) {
+        return heft__error_set_sys(err, HEFT_ERR_INTERNAL, rc, "pthread_mutex_init");
+    }
+    rc = pthread_condattr_init(&attr);
+    if (rc == 0) {
+        (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+        rc = pthread_cond_init(&c->changed, &attr);
+        (void)pthread_condattr_destroy(&attr);
+    }
+    if (rc != 0) {
+        (void)pthread_mutex_destroy(&c->lock);
+        return heft__error_set_sys(err, HEFT_ERR_INTERNAL, rc, "pthread_cond_init");
+    }
+    return HEFT_OK;
+}
+
+/* Everything but the locks and c itself. */
+static void tear_down(heft_coordinator_t *c)
+{
+    (void)pthread_mutex_lock(&c->lock);
+    c->stopping = true;
+    (void)pthread_cond_signal(&c->changed);
+    (void)pthread_mutex_unlock(&c->lock);
+    if (c->has_ticker) {
+        (void)pthread_join(c->ticker, NULL);
+    }
+    if (c->server != NULL) {
+        (void)pthread_mutex_lock(&c->lock);
+        (void)heft__server_resume_locked(c->server, heft__clock_mono_ns());
+        (void)pthread_mutex_unlock(&c->lock);
+        heft__server_stop(c->server);
+    }
+    for (uint32_t i = 0; c->entries != NULL && i < HEFT__MAX_MEMBERS; i++) {
+        heft__coordinator_drop_locked(c, i);
+    }
+    for (uint32_t i = 0; i < HEFT__MAX_RESULTS; i++) {
+        heft__free(c->results[i].json);
+    }
+    for (uint32_t i = 0; i < HEFT__DIGEST_ROUNDS; i++) {
+        heft__free(c->digests[i].objects);
+    }
+    heft__objects_fini(&c->objects);
+    heft__free(c->entries);
+    heft__free(c->slots);
+    heft__free(c->state_file);
+    if (c->lock_fd >= 0) {
+        (void)close(c->lock_fd);
+    }
+}
+
+static heft_status_t serve(heft_coordinator_t *c, const heft_coordinator_opts_t *opts,
+                           heft_error_t *err)
+{
+    const char *address = opts->address != NULL ? opts->address : "127.0.0.1";
+    uint16_t port = 0;
+    heft_status_t status = heft__server_start(c, address, opts->port, &c->server, &port, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    const bool v6 = strchr(address, ':') != NULL;
+    (void)snprintf(c->url, sizeof c->url, v6 ? "http://[%s]:%u" : "http://%s:%u", address, port);
+    const int rc = pthread_create(&c->ticker, NULL, run_ticker, c);
+    if (rc != 0) {
+        return heft__error_set_sys(err, HEFT_ERR_INTERNAL, rc, "pthread_create");
+    }
+    c->has_ticker = true;
+    return HEFT_OK;
+}
+
+heft_status_t heft_coordinator_start(const heft_coordinator_opts_t *opts,
+                                     heft_coordinator_t **coordinator_out, heft_error_t *err)
+{
+    heft_coordinator_opts_t loaded;
+    heft_status_t status = load_opts(opts, &loaded, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    heft_coordinator_t *c = heft__calloc(1, sizeof *c);
+    if (c == NULL) {
+        return heft__error_nomem(err, sizeof *c);
+    }
+    c->lock_fd = -1;
+    heft__objects_init(&c->objects, HEFT__STORE_MAX_BYTES);
+    status = create_locks(c, err);
+    if (status != HEFT_OK) {
+        heft__free(c);
+        return status;
+    }
+    status = set_up(c, &loaded, err);
+    if (status == HEFT_OK) {
+        status = serve(c, &loaded, err);
+    }
+    if (status != HEFT_OK) {
+        tear_down(c);
+        (void)pthread_cond_destroy(&c->changed);
+        (void)pthread_mutex_destroy(&c->lock);
+        heft__free(c);
+        return status;
+    }
+    *coordinator_out = c;
+    return HEFT_OK;
+}
+
+const char *heft_coordinator_get_url(const heft_coordinator_t *coordinator)
+{
+    return coordinator->url;
+}
+
+void heft_coordinator_stop(heft_coordinator_t *coordinator)
+{
+    if (coordinator == NULL) {
+        return;
+    }
+    tear_down(coordinator);
+    (void)pthread_cond_destroy(&coordinator->changed);
+    (void)pthread_mutex_destroy(&coordinator->lock);
+    heft__free(coordinator);
+}

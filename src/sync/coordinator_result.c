@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Coordinator: the result of a round as JSON, and what is kept of a round that ended: its result,
+ * and the parameter digests that a live verification is compared with.
+ */
+#include "sync/coordinator.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *id_of(const heft_coordinator_t *c, int32_t slot)
+{
+    return slot >= 0 && c->entries[slot] != NULL ? c->entries[slot]->id : "coordinator";
+}
+
+static bool is_of_round(const heft_coordinator_t *c, uint32_t slot)
+{
+    const heft__round_member_t *m = &c->round.members[slot];
+    return m->used && m->in_round && c->entries[slot] != NULL;
+}
+
+static double seconds(int64_t ns)
+{
+    return (double)ns / 1e9;
+}
+
+/* ---- live verification ---- */
+
+/* The digests that a plan's parameters must have at a version: shares of all sources of one round.
+ */
+static bool expected_digests(heft_coordinator_t *c, const heft__live_t *live, uint64_t *out)
+{
+    const int64_t now = heft__clock_mono_ns();
+    for (int g = 0; g < HEFT__DIGEST_ROUNDS; g++) {
+        const heft__digest_round_t *round = &c->digests[g];
+        bool whole = round->n > 0 && round->version == live->version;
+        memset(out, 0, live->set.n_params * sizeof *out);
+        for (uint32_t s = 0; whole && s < round->n; s++) {
+            const heft__object_t *object = heft__objects_get(&c->objects, round->objects[s], now);
+            heft__digest_set_t set;
+            whole = object != NULL && heft__digests_decode(object->data, object->n, live->set.plan,
+                                                           &set, NULL) == HEFT_OK;
+            if (whole) {
+                const uint32_t n =
+                    set.n_params < live->set.n_params ? set.n_params : live->set.n_params;
+                for (uint32_t i = 0; i < n; i++) {
+                    out[i] ^= set.params[i];
+                }
+                whole = set.n_params == live->set.n_params;
+                heft__free(set.params);
+            }
+        }
+        if (whole) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static json_t *live_json(heft_coordinator_t *c, uint32_t slot)
+{
+    const heft__entry_t *entry = c->entries[slot];
+    const heft__object_t *object =
+        heft__objects_get(&c->objects, entry->report.live, heft__clock_mono_ns());
+    heft__live_t live;
+    heft_error_t err = HEFT_ERROR_INIT;
+    if (object == NULL || heft__live_decode(object->data, object->n, &live, &err) != HEFT_OK) {
+        return json_pack("{s:s,s:b,s:s}", "member", entry->id, "match", 0, "error",
+                         object == NULL ? "object missing" : err.message);
+    }
+    json_t *item = json_pack("{s:s,s:I,s:I}", "member", entry->id, "version",
+                             (json_int_t)live.version, "params", (json_int_t)live.set.n_params);
+    uint64_t *expected = heft__calloc((size_t)live.set.n_params + 1, sizeof *expected);
+    if (expected != NULL && expected_digests(c, &live, expected)) {
+        uint32_t differ = 0;
+        for (uint32_t i = 0; i < live.set.n_params; i++) {
+            differ += expected[i] != live.set.params[i];
+        }
+        (void)heft__json_put(item, "match", json_boolean(differ == 0));
+        (void)heft__json_put(item, "differ", json_integer((json_int_t)differ));
+    }
+    heft__free(expected);
+    heft__free(live.set.params);
+    return item;
+}
+
+static json_t *live_list(heft_coordinator_t *c)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; list != NULL && i < c->round.n_members; i++) {
+        if (is_of_round(c, i) && c->round.members[i].moves &&
+            c->entries[i]->report.live[0] != '\0' &&
+            heft__round_id_equal(c->entries[i]->report.round, c->round.id)) {
+            (void)json_array_append_new(list, live_json(c, i));
+        }
+    }
+    return list;
+}
+
+/* ---- parts ---- */
+
+static json_t *member_json(const heft_coordinator_t *c, uint32_t slot)
+{
+    const heft__entry_t *entry = c->entries[slot];
+    const heft__round_member_t *m = &c->round.members[slot];
+    const heft__report_t *report = &entry->report;
+    json_t *item =
+        json_pack("{s:s,s:s,s:s,s:b,s:b,s:s,s:s,s:s,s:I,s:b,s:s,s:s}", "id", entry->id, "role",
+                  heft__role_text(m->role), "incarnation", entry->identity.incarnation, "moves",
+                  m->moves, "excluded", m->excluded, "state", heft__state_text(m->state), "phase",
+                  heft__phase_text(m->phase), "result", heft__result_text(m->result),
+                  "live_version", (json_int_t)m->live_version, "serving", m->serving, "condition",
+                  heft__condition_text(m->condition), "order", heft__phase_text(m->target));
+    (void)heft__json_put(item, "counters", heft__json_counters(&report->counters));
+    if (report->error.status != HEFT_OK && heft__round_id_equal(report->round, c->round.id)) {
+        (void)heft__json_put(item, "error", heft__json_error(&report->error));
+    }
+    if (m->poison != HEFT__POISON_NONE) {
+        (void)heft__json_put(item, "poison", json_string(heft__poison_text(m->poison)));
+    }
+    return item;
+}
+
+static json_t *member_list(const heft_coordinator_t *c, bool all)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; list != NULL && i < c->round.n_members; i++) {
+        if (all ? c->entries[i] != NULL && c->round.members[i].used : is_of_round(c, i)) {
+            (void)json_array_append_new(list, member_json(c, i));
+        }
+    }
+    return list;
+}
+
+static void append_problems(json_t *list, const char *member, const heft__problems_t *problems)
+{
+    json_t *items = heft__json_problems(problems);
+    for (size_t i = 0; i < json_array_size(items); i++) {
+        json_t *problem = json_array_get(items, i);
+        (void)json_object_set_new(problem, "member", json_string(member));
+        (void)json_array_append(list, problem);
+    }
+    json_decref(items);
+}
+
+static json_t *problem_list(const heft_coordinator_t *c)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; list != NULL && i < c->round.n_members; i++) {
+        if (is_of_round(c, i)) {
+            if (heft__round_id_equal(c->entries[i]->report.round, c->round.id)) {
+                append_problems(list, c->entries[i]->id, &c->entries[i]->report.problems);
+            }
+            append_problems(list, c->entries[i]->id, &c->entries[i]->problems);
+        }
+    }
+    return list;
+}
+
+static json_t *warning_list(const heft_coordinator_t *c)
+{
+    json_t *list = json_array();
+    const heft__round_t *r = &c->round;
+    for (uint32_t i = 0; list != NULL && i < r->n_warnings && i < HEFT__ROUND_MAX_WARNINGS; i++) {
+        char text[320];
+        (void)snprintf(text, sizeof text, "%s: %s", id_of(c, r->warning_slots[i]), r->warnings[i]);
+        (void)json_array_append_new(list, json_string(text));
+    }
+    return list;
+}
+
+static json_t *cause_json(const heft_coordinator_t *c)
+{
+    json_t *cause = heft__json_error(&c->round.cause);
+    (void)heft__json_put(cause, "member", json_string(id_of(c, c->round.cause_slot)));
+    return cause;
+}
+
+static json_t *seconds_json(const heft_coordinator_t *c)
+{
+    const heft__round_t *r = &c->round;
+    json_t *object = json_object();
+    int64_t sum = 0;
+    for (int p = HEFT__PHASE_MANIFEST; p < HEFT__N_PHASES; p++) {
+        sum += r->elapsed_ns[p];
+        if (r->elapsed_ns[p] > 0) {
+            (void)heft__json_put(object, heft__phase_text((heft__phase_t)p),
+                                 json_real(seconds(r->elapsed_ns[p])));
+        }
+    }
+    (void)heft__json_put(object, "downtime", json_real(seconds(r->downtime_ns)));
+    (void)heft__json_put(object, "total",
+                         json_real(seconds(heft__round_is_busy(r) ? sum : r->total_ns)));
+    return object;
+}
+
+static void sum_counters(const heft_coordinator_t *c, int64_t *bytes_out, int64_t *pieces_out)
+{
+    *bytes_out = 0;
+    *pieces_out = 0;
+    for (uint32_t i = 0; i < c->round.n_members; i++) {
+        if (is_of_round(c, i) && c->round.members[i].moves &&
+            heft__round_id_equal(c->entries[i]->report.round, c->round.id)) {
+            *bytes_out += c->entries[i]->report.counters.bytes;
+            *pieces_out += c->entries[i]->report.counters.pieces;
+        }
+    }
+}
+
+json_t *heft__coordinator_result_locked(heft_coordinator_t *c, heft__result_slot_t *slot)
+{
+    const heft__round_t *r = &c->round;
+    char id[HEFT__ROUND_TEXT_SIZE];
+    heft__round_id_format(slot->id, id);
+    if (!heft__round_id_equal(r->id, slot->id)) { /* its result was lost to lack of memory */
+        return json_pack("{s:s,s:s,s:b,s:I}", "round", id, "state", "unknown", "ended", 1,
+                         "version", (json_int_t)slot->version);
+    }
+    int64_t bytes;
+    int64_t pieces;
+    sum_counters(c, &bytes, &pieces);
+    json_t *root =
+        json_pack("{s:s,s:s,s:I,s:s,s:s,s:b,s:s,s:I,s:I,s:o,s:o,s:o,s:o}", "round", id, "kind",
+                  heft__round_kind_text(slot->kind), "version", (json_int_t)slot->version, "state",
+                  heft__round_state_text(r), "phase", heft__phase_text(r->phase), "ended",
+                  !heft__coordinator_is_open_locked(c, slot->id), "decision",
+                  heft__decision_text(r->decision), "bytes", (json_int_t)bytes, "pieces",
+                  (json_int_t)pieces, "members", member_list(c, false), "problems", problem_list(c),
+                  "warnings", warning_list(c), "seconds", seconds_json(c));
+    if (root != NULL && r->cause.status != HEFT_OK) {
+        (void)heft__json_put(root, "cause", cause_json(c));
+    }
+    if (root != NULL && slot->kind == HEFT__KIND_LIVE) {
+        (void)heft__json_put(root, "live", live_list(c));
+    }
+    return root;
+}
+
+/* ---- the end of a round ---- */
+
+void heft__coordinator_keep_digests_locked(heft_coordinator_t *c)
+{
+    heft__digest_round_t kept = { .version = c->round.version };
+    kept.objects = heft__calloc(c->round.n_members, sizeof *kept.objects);
+    if (kept.objects == NULL) {
+        return; /* a later live verification will have nothing to compare with, and say so */
+    }
+    for (uint32_t i = 0; i < c->round.n_members; i++) {
+        if (is_of_round(c, i) && c->round.members[i].role == HEFT__ROLE_SOURCE &&
+            c->entries[i]->report.digests[0] != '\0') {
+            memcpy(kept.objects[kept.n++], c->entries[i]->report.digests, HEFT__DIGEST_SIZE);
+        }
+    }
+    if (kept.n == 0) {
+        heft__free(kept.objects);
+        return;
+    }
+    heft__free(c->digests[HEFT__DIGEST_ROUNDS - 1].objects);
+    memmove(&c->digests[1], &c->digests[0], (HEFT__DIGEST_ROUNDS - 1) * sizeof c->digests[0]);
+    c->digests[0] = kept;
+}
+
+void heft__coordinator_end_locked(heft_coordinator_t *c)
+{
+    const heft__round_t *r = &c->round;
+    heft__result_slot_t *slot = heft__coordinator_result_slot_locked(c, r->id);
+    if (slot == NULL) {
+        return;
+    }
+    if (heft__round_is_busy(r)) {
+        c->n_rounds[3]++;
+        return; /* unknown or partially committed: the result is still open to change */
+    }
+    if (!r->started) {
+        slot->id = (heft__round_id_t){ 0, 0 }; /* never begun: its key is free again */
+        return;
+    }
+    (void)snprintf(slot->state, sizeof slot->state, "%s", heft__round_state_text(r));
+    c->n_rounds[r->outcome == HEFT__ROUND_COMMITTED ? 0
+                : r->outcome == HEFT__ROUND_ABORTED ? 1
+                                                    : 2]++;
+    if (r->outcome == HEFT__ROUND_COMMITTED) {
+        heft__coordinator_keep_digests_locked(c);
+        int64_t bytes;
+        int64_t pieces;
+        sum_counters(c, &bytes, &pieces);
+        c->bytes_moved += bytes;
+    }
+    json_t *root = heft__coordinator_result_locked(c, slot);
+    char *text = NULL;
+    if (root != NULL && heft__json_finish(root, &text, NULL) == HEFT_OK) {
+        slot->json = text;
+    }
+}
+
+void heft__coordinator_sweep_locked(heft_coordinator_t *c, int64_t before_ns)
+{
+    for (uint32_t i = 0; i < c->round.n_members; i++) {
+        const heft__entry_t *entry = c->entries[i];
+        if (entry != NULL) {
+            heft__objects_mark(&c->objects, entry->bind.manifest);
+            heft__objects_mark(&c->objects, entry->bind.contract);
+            heft__objects_mark(&c->objects, entry->bind.endpoint);
+            heft__objects_mark(&c->objects, entry->report.plans);
+            heft__objects_mark(&c->objects, entry->report.digests);
+            heft__objects_mark(&c->objects, entry->report.live);
+        }
+    }
+    for (int g = 0; g < HEFT__DIGEST_ROUNDS; g++) {
+        for (uint32_t s = 0; s < c->digests[g].n; s++) {
+            heft__objects_mark(&c->objects, c->digests[g].objects[s]);
+        }
+    }
+    heft__objects_sweep(&c->objects, before_ns);
+}
+
+/* ---- status ---- */
+
+json_t *heft__coordinator_status_locked(heft_coordinator_t *c)
+{
+    const heft__round_t *r = &c->round;
+    int32_t slot;
+    const char *why = "";
+    const bool poisoned = heft__round_is_poisoned(r, &slot, &why);
+    uint32_t n[3] = { 0, 0, 0 };
+    for (uint32_t i = 0; i < r->n_members; i++) {
+        n[r->members[i].used ? r->members[i].role : 0]++;
+    }
+    json_t *root = json_pack(
+        "{s:I,s:I,s:I,s:s,s:b,s:I,s:I,s:o,s:{s:I,s:I}}", "epoch", (json_int_t)r->epoch, "sequence",
+        (json_int_t)r->seq, "committed_version", (json_int_t)r->committed_version, "state",
+        heft__round_is_busy(r) ? heft__round_state_text(r) : "idle", "poisoned", poisoned,
+        "sources", (json_int_t)n[HEFT__ROLE_SOURCE], "destinations",
+        (json_int_t)n[HEFT__ROLE_DESTINATION], "members", member_list(c, true), "objects", "count",
+        (json_int_t)c->objects.n_items, "bytes", (json_int_t)c->objects.bytes);
+    if (r->committed_version > 0) {
+        (void)heft__json_put(root, "committed_digest", json_string(r->committed_digest));
+    }
+    if (poisoned) {
+        char text[320];
+        (void)snprintf(text, sizeof text, "%s: %s", id_of(c, slot), why);
+        (void)heft__json_put(root, "reason", json_string(text));
+    }
+    if (r->id.epoch > 0) {
+        char id[HEFT__ROUND_TEXT_SIZE];
+        heft__round_id_format(r->id, id);
+        (void)heft__json_put(root, "round", json_string(id));
+    }
+    return root;
+}
