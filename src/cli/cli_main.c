@@ -5,9 +5,31 @@
 #include <signal.h>
 #include <string.h>
 
+/* clang-format off */
 const cli_command_t *const cli_commands[] = {
-    &cli_cmd_inspect, &cli_cmd_completion, &cli_cmd_version, &cli_cmd_help, NULL,
+    &cli_cmd_inspect,
+#if HEFT_CLI_PLAN
+    &cli_cmd_check,
+    &cli_cmd_plan,
+    &cli_cmd_explain,
+    &cli_cmd_convert,
+#endif
+#if HEFT_CLI_SYNC
+    &cli_cmd_verify,
+    &cli_cmd_coordinator,
+    &cli_cmd_serve,
+    &cli_cmd_push,
+    &cli_cmd_status,
+#endif
+#if HEFT_CLI_BENCH
+    &cli_cmd_bench,
+#endif
+    &cli_cmd_completion,
+    &cli_cmd_version,
+    &cli_cmd_help,
+    NULL,
 };
+/* clang-format on */
 
 const cli_command_t *cli_find_command(const char *name)
 {

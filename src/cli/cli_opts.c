@@ -13,7 +13,7 @@
 
 /* ---- nearest ---- */
 
-enum { NEAREST_MAX = 64 };
+enum { NEAREST_MAX = 250 };
 
 static size_t edit_distance(const char *a, const char *b)
 {

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a command line to a plan: recipe, bindings, source, tapes, proof. */
+#include "cli/cli_job.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { MAX_PRINTED_FINDINGS = 200 };
+
+void cli_job_init(cli_job_t *job)
+{
+    *job = (cli_job_t){ .err = HEFT_ERROR_INIT };
+}
+
+void cli_job_fini(cli_job_t *job)
+{
+    heft_report_destroy(job->report);
+    heft_plan_destroy(job->plan);
+    for (uint32_t i = 0; job->tapes != NULL && i < job->n_tapes; i++) {
+        heft_tape_destroy(job->tapes[i]);
+    }
+    free(job->tapes);
+    heft_bindings_destroy(job->bindings);
+    heft_recipe_destroy(job->recipe);
+    cli_model_close(&job->source);
+}
+
+/* ---- recipe and bindings ---- */
+
+static int set_let(const cli_args_t *args, cli_job_t *job, const char *text)
+{
+    const char *equals = strchr(text, '=');
+    if (equals == NULL || equals == text || equals[1] == '\0') {
+        return cli_fail(args, CLI_USAGE, "--let: \"%s\" is not NAME=VALUE", text);
+    }
+    char *name = strndup(text, (size_t)(equals - text));
+    if (name == NULL) {
+        return cli_out_of_memory(args);
+    }
+    heft_status_t status = heft_bindings_set(job->bindings, name, equals + 1, &job->err);
+    free(name);
+    return status == HEFT_OK ? CLI_OK : cli_fail_status(args, &job->err);
+}
+
+static int load_config(const cli_args_t *args, const char *folder, cli_job_t *job)
+{
+    const char *path = cli_text(args, "config");
+    char *found = NULL;
+    struct stat sb;
+    if (path == NULL && folder != NULL && stat(folder, &sb) == 0 && S_ISDIR(sb.st_mode)) {
+        size_t n = strlen(folder) + sizeof "/config.json";
+        found = malloc(n);
+        if (found == NULL) {
+            return cli_out_of_memory(args);
+        }
+        (void)snprintf(found, n, "%s/config.json", folder);
+        path = stat(found, &sb) == 0 ? found : NULL;
+    }
+    heft_status_t status =
+        path != NULL ? heft_bindings_load_config(job->bindings, path, &job->err) : HEFT_OK;
+    free(found);
+    return status == HEFT_OK ? CLI_OK : cli_fail_status(args, &job->err);
+}
+
+int cli_job_load_recipe(const cli_args_t *args, const char *config_folder, cli_job_t *job)
+{
+    heft_status_t status = heft_recipe_load(cli_text(args, "recipe"), &job->recipe, &job->err);
+    if (status != HEFT_OK) {
+        int code = status == HEFT_ERR_NOT_FOUND ? CLI_USAGE : cli_exit_of(&job->err);
+        return cli_fail(args, code, "%s", job->err.message);
+    }
+    status = heft_bindings_create(&job->bindings, &job->err);
+    if (status != HEFT_OK) {
+        return cli_fail_status(args, &job->err);
+    }
+    int code = load_config(args, config_folder, job);
+    size_t cursor = 0;
+    const char *let;
+    while (code == CLI_OK && (let = cli_next(args, "let", &cursor)) != NULL) {
+        code = set_let(args, job, let);
+    }
+    if (code != CLI_OK) {
+        return code;
+    }
+    status = heft_recipe_count_ranks(job->recipe, job->bindings, &job->n_ranks, &job->err);
+    return status == HEFT_OK ? CLI_OK : cli_fail_status(args, &job->err);
+}
+
+int cli_job_open(const cli_args_t *args, const char *source, bool needs_data, cli_job_t *job)
+{
+    int code = needs_data ? cli_model_open_checkpoint(args, source, "source", &job->source)
+                          : cli_model_open(args, source, "source", &job->source);
+    return code == CLI_OK ? cli_job_load_recipe(args, source, job) : code;
+}
+
+/* ---- tapes and plan ---- */
+
+int cli_job_compile(const cli_args_t *args, cli_job_t *job, cli_find_manifest_t find, void *arg)
+{
+    int64_t rank = cli_has(args, "rank") ? cli_number(args, "rank", 0) : -1;
+    if (rank >= (int64_t)job->n_ranks) {
+        return cli_fail(args, CLI_USAGE, "--rank: rank %" PRId64 " of %u", rank, job->n_ranks);
+    }
+    job->first_rank = rank >= 0 ? (uint32_t)rank : 0;
+    job->n_tapes = rank >= 0 ? 1 : job->n_ranks;
+    job->tapes = calloc((size_t)job->n_tapes + 1, sizeof job->tapes[0]);
+    if (job->tapes == NULL) {
+        return cli_out_of_memory(args);
+    }
+    for (uint32_t i = 0; i < job->n_tapes; i++) {
+        const heft_manifest_t *destination = NULL;
+        int code = find != NULL ? find(arg, job->first_rank + i, &destination) : CLI_OK;
+        if (code != CLI_OK) {
+            return code;
+        }
+        if (heft_recipe_compile(job->recipe, job->bindings, job->first_rank + i,
+                                job->source.manifest, destination, &job->tapes[i],
+                                &job->err) != HEFT_OK) {
+            return cli_exit_of(&job->err);
+        }
+    }
+    return CLI_OK;
+}
+
+int cli_job_plan(const cli_args_t *args, cli_job_t *job)
+{
+    uint32_t n = heft_recipe_get_n_exceptions(job->recipe);
+    heft_exception_t *exceptions = calloc((size_t)n + 1, sizeof *exceptions);
+    if (exceptions == NULL) {
+        return cli_out_of_memory(args);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        exceptions[i] = *heft_recipe_get_exception(job->recipe, i);
+    }
+    heft_plan_opts_t opts = HEFT_PLAN_OPTS_INIT;
+    opts.exceptions = exceptions;
+    opts.n_exceptions = n;
+    opts.partial = job->n_tapes < job->n_ranks ? 1 : 0;
+    heft_status_t status =
+        heft_plan_create((const heft_tape_t *const *)job->tapes, job->n_tapes, job->first_rank,
+                         &opts, &job->plan, &job->report, &job->err);
+    free(exceptions);
+    return status == HEFT_OK ? CLI_OK : cli_exit_of(&job->err);
+}
+
+int cli_job_run(const cli_args_t *args, const char *source, bool needs_data, cli_job_t *job)
+{
+    int code = cli_job_open(args, source, needs_data, job);
+    if (code != CLI_OK) {
+        return code;
+    }
+    code = cli_job_compile(args, job, NULL, NULL);
+    code = code == CLI_OK ? cli_job_plan(args, job) : code;
+    if (code != CLI_OK && job->err.status != HEFT_OK) {
+        (void)cli_fail_status(args, &job->err);
+        if (job->report != NULL) {
+            cli_print_findings(stderr, job->report, MAX_PRINTED_FINDINGS);
+        }
+    }
+    return code;
+}
+
+void cli_print_findings(FILE *out, const heft_report_t *report, uint32_t max_lines)
+{
+    uint32_t n = heft_report_get_n_findings(report);
+    for (uint32_t i = 0; i < n && i < max_lines; i++) {
+        const heft_finding_t *f = heft_report_get_finding(report, i);
+        char rank[16] = "-";
+        if (f->rank >= 0) {
+            (void)snprintf(rank, sizeof rank, "%d", f->rank);
+        }
+        (void)fprintf(out, "%-5s  %-11s  rank %-3s  %s\n", f->is_error ? "error" : "note",
+                      heft_finding_kind_get_name(f->kind), rank, f->text);
+    }
+    if (n > max_lines) {
+        (void)fprintf(out, "... and %u more\n", n - max_lines);
+    }
+}
+
+char *cli_rank_path(const cli_job_t *job, const char *dir, uint32_t rank)
+{
+    if (job->n_ranks == 1) {
+        return strdup(dir);
+    }
+    size_t n = strlen(dir) + 32;
+    char *path = malloc(n);
+    if (path != NULL) {
+        (void)snprintf(path, n, "%s/rank-%u", dir, rank);
+    }
+    return path;
+}

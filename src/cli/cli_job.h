@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What check, plan, explain, convert, verify and serve share: a recipe with its bindings, compiled
+ * against a source, and the plan. */
+#ifndef HEFT_CLI_CLI_JOB_H
+#define HEFT_CLI_CLI_JOB_H
+
+#include "cli/cli_model.h"
+
+typedef struct cli_job {
+    heft_recipe_t *recipe;
+    heft_bindings_t *bindings;
+    cli_model_t source;
+    uint32_t n_ranks;    /* of the recipe */
+    uint32_t first_rank; /* of the job: --rank, else 0 */
+    uint32_t n_tapes;    /* ranks of the job */
+    heft_tape_t **tapes;
+    heft_plan_t *plan;     /* NULL when the proof refused it */
+    heft_report_t *report; /* NULL before planning */
+    heft_error_t err;      /* of the step that failed */
+} cli_job_t;
+
+/* The manifests of the destination for compiling: NULL, or what `find` gives for a rank. */
+typedef int (*cli_find_manifest_t)(void *arg, uint32_t rank, const heft_manifest_t **manifest_out);
+
+void cli_job_init(cli_job_t *job);
+void cli_job_fini(cli_job_t *job);
+
+/* --recipe, --let, --config (config_folder may be NULL: where config.json is looked for). Prints
+ * what is wrong. */
+int cli_job_load_recipe(const cli_args_t *args, const char *config_folder, cli_job_t *job);
+/* Open the source and load the recipe. */
+int cli_job_open(const cli_args_t *args, const char *source, bool needs_data, cli_job_t *job);
+/* Compile all ranks, or that of --rank. A refusal is kept in job->err and not printed. */
+int cli_job_compile(const cli_args_t *args, cli_job_t *job, cli_find_manifest_t find, void *arg);
+/* Fold and prove. CLI_DIFFERS with job->report when the proof refuses. */
+int cli_job_plan(const cli_args_t *args, cli_job_t *job);
+/* Open, compile, plan; prints every refusal, with its findings. */
+int cli_job_run(const cli_args_t *args, const char *source, bool needs_data, cli_job_t *job);
+
+/* Findings on a stream, errors first; at most max_lines of them. */
+void cli_print_findings(FILE *out, const heft_report_t *report, uint32_t max_lines);
+
+/* "DIR", or "DIR/rank-R" where the recipe has several ranks; owned by the caller (free). NULL: out
+ * of memory. */
+char *cli_rank_path(const cli_job_t *job, const char *dir, uint32_t rank);
+
+#endif

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `heft convert`: a checkpoint through a recipe, forwards or backwards. */
+#include "cli/cli_job.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static heft_convert_opts_t options_of(const cli_args_t *args, cli_progress_t *progress)
+{
+    heft_convert_opts_t opts = HEFT_CONVERT_OPTS_INIT;
+    opts.max_shard_bytes = cli_number(args, "max-shard-bytes", 0);
+    opts.n_threads = (uint32_t)cli_number(args, "threads", 0);
+    opts.progress = cli_progress_tick;
+    opts.progress_arg = progress;
+    return opts;
+}
+
+static int report(const cli_args_t *args, const cli_job_t *job, const char *dst, double seconds)
+{
+    heft_plan_info_t info;
+    heft_plan_query(job->plan, &info);
+    int64_t n_bytes = info.n_bytes + info.n_constant_bytes;
+    if (cli_has(args, "json")) {
+        return cli_print_json(
+            args, json_pack("{s:s, s:i, s:I, s:I, s:f, s:s}", "path", dst, "ranks",
+                            (int)info.n_ranks, "bytes", (json_int_t)n_bytes, "pieces",
+                            (json_int_t)info.n_pieces, "seconds", seconds, "digest", info.digest));
+    }
+    char bytes[32];
+    cli_bytes_text(n_bytes, bytes);
+    (void)printf("%s: %u rank%s, %s, %" PRIu64 " pieces in %.2f s\n", dst, info.n_ranks,
+                 info.n_ranks == 1 ? "" : "s", bytes, info.n_pieces, seconds);
+    return CLI_OK;
+}
+
+/* ---- forwards ---- */
+
+static int convert(const cli_args_t *args, cli_job_t *job, const char *src, const char *dst)
+{
+    int code = cli_job_run(args, src, true, job);
+    if (code != CLI_OK) {
+        return code;
+    }
+    char *path = cli_has(args, "rank") ? cli_rank_path(job, dst, job->first_rank) : strdup(dst);
+    if (path == NULL) {
+        return cli_out_of_memory(args);
+    }
+    cli_progress_t progress;
+    cli_progress_init(&progress, "convert");
+    heft_convert_opts_t opts = options_of(args, &progress);
+    heft_status_t status = heft_convert(job->plan, job->source.checkpoint, path, &opts, &job->err);
+    cli_progress_end(&progress);
+    code = status == HEFT_OK
+               ? report(args, job, path, (double)(cli_mono_ns() - progress.start_ns) / 1e9)
+               : cli_fail_status(args, &job->err);
+    free(path);
+    return code;
+}
+
+/* ---- backwards ---- */
+
+static int run_reverse(const cli_args_t *args, cli_job_t *job,
+                       const heft_checkpoint_t *const *ranks, const char *dst)
+{
+    cli_progress_t progress;
+    cli_progress_init(&progress, "convert --reverse");
+    heft_convert_opts_t opts = options_of(args, &progress);
+    opts.reverse = 1;
+    heft_status_t status =
+        heft_convert_reverse(job->plan, ranks, job->n_tapes, dst, &opts, &job->err);
+    cli_progress_end(&progress);
+    return status == HEFT_OK
+               ? report(args, job, dst, (double)(cli_mono_ns() - progress.start_ns) / 1e9)
+               : cli_fail_status(args, &job->err);
+}
+
+static int reverse(const cli_args_t *args, cli_job_t *job, const char *src, const char *dst)
+{
+    int code = cli_job_run(args, cli_text(args, "like"), false, job);
+    if (code != CLI_OK) {
+        return code;
+    }
+    cli_model_t *models = calloc((size_t)job->n_tapes + 1, sizeof *models);
+    const heft_checkpoint_t **ranks = calloc((size_t)job->n_tapes + 1, sizeof(void *));
+    if (models == NULL || ranks == NULL) {
+        code = cli_out_of_memory(args);
+    }
+    for (uint32_t i = 0; i < job->n_tapes && code == CLI_OK; i++) {
+        char *path = cli_rank_path(job, src, job->first_rank + i);
+        code = path != NULL ? cli_model_open_checkpoint(args, path, "destination", &models[i])
+                            : cli_out_of_memory(args);
+        ranks[i] = models[i].checkpoint;
+        free(path);
+    }
+    if (code == CLI_OK) {
+        code = run_reverse(args, job, ranks, dst);
+    }
+    for (uint32_t i = 0; models != NULL && i < job->n_tapes; i++) {
+        cli_model_close(&models[i]);
+    }
+    free(models);
+    free(ranks);
+    return code;
+}
+
+static int run(const cli_args_t *args)
+{
+    bool is_reverse = cli_has(args, "reverse");
+    if (is_reverse != cli_has(args, "like")) {
+        return cli_fail(args, CLI_USAGE, "--reverse and --like go together");
+    }
+    if (is_reverse && cli_has(args, "rank")) {
+        return cli_fail(args, CLI_USAGE, "--reverse needs all ranks: --rank cannot be given");
+    }
+    cli_catch_signals();
+    cli_job_t job;
+    cli_job_init(&job);
+    int code = is_reverse ? reverse(args, &job, args->operands[0], args->operands[1])
+                          : convert(args, &job, args->operands[0], args->operands[1]);
+    cli_job_fini(&job);
+    return code;
+}
+
+static const cli_operand_t operands[] = {
+    { .name = "SRC",
+      .help = "The source checkpoint. With --reverse: the engine's, with several ranks a folder "
+              "with rank-0, rank-1, ...",
+      .complete = CLI_COMPLETE_FILE },
+    { .name = "DST",
+      .help = "The folder to write; with several ranks, rank-0, rank-1, ... in it. A folder that "
+              "holds a checkpoint already is refused.",
+      .complete = CLI_COMPLETE_FOLDER },
+};
+
+static const cli_option_t options[] = {
+    CLI_OPT_RECIPE(true),
+    CLI_OPT_LET,
+    CLI_OPT_CONFIG,
+    CLI_OPT_RANK,
+    { .name = "reverse",
+      .kind = CLI_FLAG,
+      .help = "Run the recipe backwards: from the engine's checkpoint to the source's names and "
+              "shapes. The recipe must consist of copies; repeated elements must agree, padding "
+              "must hold the recipe's constants." },
+    { .name = "like",
+      .value = "PATH",
+      .kind = CLI_TEXT,
+      .complete = CLI_COMPLETE_FILE,
+      .help = "With --reverse: a checkpoint or manifest with the names and shapes to produce. Its "
+              "data are not read." },
+    { .name = "max-shard-bytes",
+      .value = "N",
+      .kind = CLI_BYTES,
+      .min = 1,
+      .max = INT64_MAX,
+      .help = "Largest shard; a larger tensor gets one of its own. Default: 5G." },
+    CLI_OPT_THREADS,
+    CLI_OPT_JSON,
+};
+
+const cli_command_t cli_cmd_convert = {
+    .name = "convert",
+    .summary = "convert a checkpoint through a recipe, forwards or backwards",
+    .description =
+        "Proves the recipe as `heft check` does, then writes one checkpoint for each destination "
+        "rank. Files get their final names only when everything is on disk, the index last; after "
+        "a "
+        "failure or an interrupt nothing is left. Space is reserved first, so that a full disk is "
+        "found before the work.",
+    .example = "heft convert MODEL OUT --recipe hf-to-engine-dense --let tp=3\n"
+               "heft convert OUT BACK --recipe hf-to-engine-dense --let tp=3 \\\n"
+               "    --reverse --like MODEL",
+    .exits = "0 1 2 3 4 130",
+    .options = options,
+    .n_options = CLI_COUNT(options),
+    .operands = operands,
+    .n_operands = CLI_COUNT(operands),
+    .run = run,
+};

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `heft coordinator`: the referee of rounds, as a process of its own. */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+
+/* Write the port under a temporary name, then rename: whoever waits for the file sees all of it. */
+static int write_port_file(const cli_args_t *args, const char *path, const char *url)
+{
+    const char *colon = strrchr(url, ':');
+    char temp[4096];
+    int n = snprintf(temp, sizeof temp, "%s.tmp", path);
+    if (colon == NULL || n < 0 || (size_t)n >= sizeof temp) {
+        return cli_fail(args, CLI_USAGE, "--port-file: the path is too long");
+    }
+    FILE *file = fopen(temp, "w");
+    bool is_written = file != NULL && fprintf(file, "%s\n", colon + 1) > 0;
+    is_written = file != NULL && fclose(file) == 0 && is_written;
+    if (!is_written || rename(temp, path) != 0) {
+        int code = errno;
+        (void)remove(temp);
+        return cli_fail(args, CLI_SYSTEM, "cannot write %s: %s", path, strerror(code));
+    }
+    return CLI_OK;
+}
+
+static heft_coordinator_opts_t options_of(const cli_args_t *args)
+{
+    heft_coordinator_opts_t opts = HEFT_COORDINATOR_OPTS_INIT;
+    opts.address = cli_text(args, "address");
+    opts.port = (uint16_t)cli_number(args, "port", 0);
+    opts.state_file = cli_text(args, "state");
+    const struct {
+        const char *name;
+        uint32_t *field;
+    } deadlines[] = {
+        { "preflight-ms", &opts.preflight_ms }, { "prepare-ms", &opts.prepare_ms },
+        { "stage-ms", &opts.stage_ms },         { "verify-ms", &opts.verify_ms },
+        { "pause-ms", &opts.pause_ms },         { "decide-ms", &opts.decide_ms },
+        { "flip-ms", &opts.flip_ms },           { "resume-ms", &opts.resume_ms },
+        { "release-ms", &opts.release_ms },     { "abort-ms", &opts.abort_ms },
+        { "contact-ms", &opts.contact_ms },     { "poll-ms", &opts.poll_ms },
+    };
+    for (size_t i = 0; i < CLI_COUNT(deadlines); i++) {
+        *deadlines[i].field = (uint32_t)cli_number(args, deadlines[i].name, 0);
+    }
+    return opts;
+}
+
+static int run(const cli_args_t *args)
+{
+    /* Blocked before the coordinator's threads exist, so that only sigwait below takes them. */
+    sigset_t signals;
+    (void)sigemptyset(&signals);
+    (void)sigaddset(&signals, SIGINT);
+    (void)sigaddset(&signals, SIGTERM);
+    (void)sigprocmask(SIG_BLOCK, &signals, NULL);
+
+    heft_coordinator_opts_t opts = options_of(args);
+    heft_coordinator_t *coordinator = NULL;
+    heft_error_t err = HEFT_ERROR_INIT;
+    if (heft_coordinator_start(&opts, &coordinator, &err) != HEFT_OK) {
+        return cli_fail_status(args, &err);
+    }
+    const char *url = heft_coordinator_get_url(coordinator);
+    const char *port_file = cli_text(args, "port-file");
+    int code = port_file != NULL ? write_port_file(args, port_file, url) : CLI_OK;
+    if (code == CLI_OK) {
+        (void)printf("%s\n", url);
+        (void)fflush(stdout);
+        int number = 0;
+        while (sigwait(&signals, &number) != 0) {
+        }
+        (void)fprintf(stderr, "heft coordinator: signal %d, stopping\n", number);
+    }
+    heft_coordinator_stop(coordinator);
+    return code;
+}
+
+#define DEADLINE(phase, text)                                                             \
+    {                                                                                     \
+        .name = phase "-ms", .value = "N", .kind = CLI_NUMBER, .min = 1, .max = 86400000, \
+        .help = text                                                                      \
+    }
+
+static const cli_option_t options[] = {
+    { .name = "address",
+      .value = "ADDRESS",
+      .kind = CLI_TEXT,
+      .help = "Address to listen on. Default: 127.0.0.1." },
+    { .name = "port",
+      .value = "N",
+      .kind = CLI_NUMBER,
+      .min = 0,
+      .max = 65535,
+      .help = "Port. Default: 0, a free one; the URL is printed." },
+    { .name = "state",
+      .value = "FILE",
+      .kind = CLI_TEXT,
+      .complete = CLI_COMPLETE_FILE,
+      .help = "Keep epoch, sequence, decision and committed version in this file, so that a "
+              "restarted coordinator goes on where it was." },
+    { .name = "port-file",
+      .value = "FILE",
+      .kind = CLI_TEXT,
+      .complete = CLI_COMPLETE_FILE,
+      .help = "Write the port to this file when it is listening." },
+    DEADLINE("preflight", "Deadline of preflight in milliseconds."),
+    DEADLINE("prepare", "Deadline of prepare."),
+    DEADLINE("stage", "Deadline of stage: the transfer."),
+    DEADLINE("verify", "Deadline of verify: digests of what was staged."),
+    DEADLINE("pause", "Deadline of pause: every engine has stopped reading."),
+    DEADLINE("decide", "Deadline of decide."),
+    DEADLINE("flip", "Deadline of flip."),
+    DEADLINE("resume", "Deadline of resume."),
+    DEADLINE("release", "Deadline of release."),
+    DEADLINE("abort", "Deadline of abort."),
+    DEADLINE("contact", "A member that is silent for so long is lost."),
+    DEADLINE("poll", "Longest wait of a member's poll."),
+};
+
+const cli_command_t cli_cmd_coordinator = {
+    .name = "coordinator",
+    .summary = "referee rounds over HTTP",
+    .description =
+        "Serves the control protocol until SIGINT or SIGTERM: members register and pull their "
+        "orders, pushes run as rounds that commit everywhere or nowhere. No weight bytes pass "
+        "through it. Prints its URL as the first line of standard output. `/` is a status page, "
+        "/metrics is for Prometheus, /healthz for probes.",
+    .example = "heft coordinator --port 7070 --state /var/lib/heft/state\n"
+               "curl http://127.0.0.1:7070/v1/status",
+    .exits = "0 2 4",
+    .options = options,
+    .n_options = CLI_COUNT(options),
+    .run = run,
+};

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `heft plan`: what a recipe comes to: ranks, parameters, pieces, groups, bytes, digest. */
+#include "cli/cli_job.h"
+#include "cli/cli_region.h"
+
+#include <inttypes.h>
+
+typedef struct largest {
+    uint32_t group;
+    heft_group_info_t info;
+} largest_t;
+
+static largest_t find_largest(const heft_plan_t *plan, uint32_t n_groups)
+{
+    largest_t largest = { .group = HEFT_GROUP_NONE };
+    for (uint32_t g = 0; g < n_groups; g++) {
+        heft_group_info_t info;
+        if (heft_plan_query_group(plan, g, &info, NULL) == HEFT_OK &&
+            (largest.group == HEFT_GROUP_NONE || info.n_bytes > largest.info.n_bytes)) {
+            largest = (largest_t){ .group = g, .info = info };
+        }
+    }
+    return largest;
+}
+
+static uint64_t count_pieces(const heft_plan_t *plan, uint32_t rank_index)
+{
+    uint64_t n = 0;
+    (void)heft_plan_get_pieces(plan, rank_index, &n);
+    return n;
+}
+
+/* ---- text ---- */
+
+static void print_pieces(const heft_plan_t *plan, uint32_t rank_index, uint32_t rank)
+{
+    uint64_t n = 0;
+    const heft_piece_t *pieces = heft_plan_get_pieces(plan, rank_index, &n);
+    for (uint64_t i = 0; i < n; i++) {
+        cli_piece_text_t text;
+        cli_piece_describe(plan, rank_index, &pieces[i], &text);
+        (void)printf("rank %-3u %s %s <- %s %s  %s  %s\n", rank, text.param, text.dst, text.source,
+                     text.src, text.move, text.note);
+    }
+}
+
+static void print_text(const cli_args_t *args, const cli_job_t *job)
+{
+    const heft_plan_t *plan = job->plan;
+    heft_plan_info_t info;
+    heft_plan_query(plan, &info);
+    char bytes[32];
+    cli_bytes_text(info.n_bytes, bytes);
+    (void)printf("ranks           %u of %u\n", info.n_ranks, job->n_ranks);
+    (void)printf("sources         %u\n", info.n_sources);
+    (void)printf("pieces          %" PRIu64 "\n", info.n_pieces);
+    (void)printf("bytes moved     %" PRId64 "  (%s)\n", info.n_bytes, bytes);
+    (void)printf("constant bytes  %" PRId64 "\n", info.n_constant_bytes);
+    (void)printf("groups          %u\n", info.n_groups);
+    largest_t largest = find_largest(plan, info.n_groups);
+    if (largest.group != HEFT_GROUP_NONE) {
+        cli_bytes_text(largest.info.n_bytes, bytes);
+        (void)printf("largest group   %u: %u parameters, %u sources, %" PRId64 " bytes  (%s)\n",
+                     largest.group, largest.info.n_params, largest.info.n_sources,
+                     largest.info.n_bytes, bytes);
+    }
+    (void)printf("digest          %s\n", info.digest);
+    for (uint32_t r = 0; r < info.n_ranks; r++) {
+        (void)printf("rank %-3u        %u parameters, %" PRIu64 " pieces, digest %s\n",
+                     info.first_rank + r, heft_plan_get_n_params(plan, r), count_pieces(plan, r),
+                     heft_plan_get_rank_digest(plan, r));
+    }
+    for (uint32_t r = 0; cli_has(args, "pieces") && r < info.n_ranks; r++) {
+        print_pieces(plan, r, info.first_rank + r);
+    }
+}
+
+/* ---- JSON ---- */
+
+static json_t *pieces_json(const heft_plan_t *plan, uint32_t rank_index)
+{
+    uint64_t n = 0;
+    const heft_piece_t *pieces = heft_plan_get_pieces(plan, rank_index, &n);
+    json_t *array = json_array();
+    for (uint64_t i = 0; i < n; i++) {
+        (void)json_array_append_new(array, cli_piece_json(plan, rank_index, &pieces[i]));
+    }
+    return array;
+}
+
+static json_t *rank_json(const cli_args_t *args, const heft_plan_t *plan, uint32_t rank_index,
+                         uint32_t rank)
+{
+    json_t *object = json_pack("{s:i, s:i, s:I, s:s}", "rank", (int)rank, "params",
+                               (int)heft_plan_get_n_params(plan, rank_index), "pieces",
+                               (json_int_t)count_pieces(plan, rank_index), "digest",
+                               heft_plan_get_rank_digest(plan, rank_index));
+    if (cli_has(args, "pieces")) {
+        (void)json_object_set_new(object, "piece_list", pieces_json(plan, rank_index));
+    }
+    return object;
+}
+
+static int print_as_json(const cli_args_t *args, const cli_job_t *job)
+{
+    heft_plan_info_t info;
+    heft_plan_query(job->plan, &info);
+    largest_t largest = find_largest(job->plan, info.n_groups);
+    json_t *ranks = json_array();
+    for (uint32_t r = 0; r < info.n_ranks; r++) {
+        (void)json_array_append_new(ranks, rank_json(args, job->plan, r, info.first_rank + r));
+    }
+    json_t *group = largest.group == HEFT_GROUP_NONE
+                        ? json_null()
+                        : json_pack("{s:I, s:I, s:I, s:I, s:I}", "group", (json_int_t)largest.group,
+                                    "params", (json_int_t)largest.info.n_params, "sources",
+                                    (json_int_t)largest.info.n_sources, "bytes",
+                                    (json_int_t)largest.info.n_bytes, "source_bytes",
+                                    (json_int_t)largest.info.source_bytes);
+    return cli_print_json(
+        args,
+        json_pack("{s:s, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:o, s:o}", "digest", info.digest,
+                  "recipe_ranks", (int)job->n_ranks, "first_rank", (int)info.first_rank, "sources",
+                  (int)info.n_sources, "groups", (int)info.n_groups, "pieces",
+                  (json_int_t)info.n_pieces, "bytes", (json_int_t)info.n_bytes, "constant_bytes",
+                  (json_int_t)info.n_constant_bytes, "largest_group", group, "ranks", ranks));
+}
+
+static int run(const cli_args_t *args)
+{
+    cli_job_t job;
+    cli_job_init(&job);
+    int code = cli_job_run(args, args->operands[0], false, &job);
+    if (code == CLI_OK && cli_has(args, "json")) {
+        code = print_as_json(args, &job);
+    } else if (code == CLI_OK) {
+        print_text(args, &job);
+    }
+    cli_job_fini(&job);
+    return code;
+}
+
+static const cli_operand_t operands[] = {
+    { .name = "SRC",
+      .help = "The source: a checkpoint, or its manifest (.json).",
+      .complete = CLI_COMPLETE_FILE },
+};
+
+static const cli_option_t options[] = {
+    CLI_OPT_RECIPE(true),
+    CLI_OPT_LET,
+    CLI_OPT_CONFIG,
+    CLI_OPT_RANK,
+    { .name = "pieces", .kind = CLI_FLAG, .help = "List every piece, in destination order." },
+    CLI_OPT_JSON,
+};
+
+const cli_command_t cli_cmd_plan = {
+    .name = "plan",
+    .summary = "show what a recipe comes to: pieces, groups, bytes, digest",
+    .description =
+        "Compiles, folds and proves as `heft check` does, and prints the plan: ranks, parameters, "
+        "pieces (strided copies straight from a source tensor to a parameter), groups (parameters "
+        "that must be in one version together), bytes, and the digest that both sides compare.",
+    .example = "heft plan MODEL --recipe hf-to-engine-dense --let tp=3\n"
+               "heft plan MODEL --recipe my.heft --pieces --json",
+    .exits = "0 1 2 3 4",
+    .options = options,
+    .n_options = CLI_COUNT(options),
+    .operands = operands,
+    .n_operands = CLI_COUNT(operands),
+    .run = run,
+};

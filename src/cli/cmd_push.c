@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `heft push`: one round, with a checkpoint's files as the source. */
+#include "cli/cli_live.h"
+#include "cli/cli_model.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { REQUEST_MS = 10000 };
+
+static int64_t count_destinations(const json_t *status)
+{
+    const json_t *value = json_object_get(status, "destinations");
+    return json_is_array(value) ? (int64_t)json_array_size(value) : json_integer_value(value);
+}
+
+/* Until the coordinator knows `wanted` destinations. */
+static int wait_for(const cli_args_t *args, int64_t wanted, int64_t deadline_s)
+{
+    int64_t end_ns = cli_mono_ns() + deadline_s * 1000000000;
+    for (;;) {
+        json_t *status = NULL;
+        int code = cli_request(args, cli_url(args), "/v1/status", NULL, REQUEST_MS, &status);
+        if (code != CLI_OK) {
+            return code;
+        }
+        int64_t n = count_destinations(status);
+        json_decref(status);
+        if (n >= wanted) {
+            return CLI_OK;
+        }
+        if (cli_mono_ns() >= end_ns || cli_is_interrupted()) {
+            return cli_fail(args, cli_is_interrupted() ? CLI_CANCELED : CLI_PEER,
+                            "%" PRId64 " of %" PRId64 " destinations after %" PRId64 " s", n,
+                            wanted, deadline_s);
+        }
+        const struct timespec pause = { .tv_nsec = 50000000 };
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
+static json_t *result_json(const heft_push_result_t *r, const heft_error_t *err)
+{
+    json_t *object = json_pack(
+        "{s:s, s:I, s:I, s:I, s:i, s:i, s:I, s:f, s:f, s:f, s:f}", "state", r->state, "version",
+        (json_int_t)r->version, "round_epoch", (json_int_t)r->round_epoch, "round_seq",
+        (json_int_t)r->round_seq, "destinations", (int)r->n_destinations, "pieces",
+        (int)r->n_pieces, "bytes", (json_int_t)r->n_bytes, "transfer_s", r->transfer_s, "verify_s",
+        r->verify_s, "pause_s", r->pause_s, "total_s", r->total_s);
+    if (err->status != HEFT_OK) {
+        (void)json_object_set_new(object, "error",
+                                  json_pack("{s:s, s:s}", "status",
+                                            heft_status_get_name(err->status), "message",
+                                            err->message));
+    }
+    return object;
+}
+
+static void print_text(const heft_push_result_t *r)
+{
+    char bytes[32];
+    cli_bytes_text(r->n_bytes, bytes);
+    (void)printf("%-14s version %" PRId64 ", round %" PRId64 ".%" PRId64 "\n", r->state, r->version,
+                 r->round_epoch, r->round_seq);
+    (void)printf("%-14s %u, %u pieces, %s\n", "destinations", r->n_destinations, r->n_pieces,
+                 bytes);
+    (void)printf("%-14s %.3f s", "transfer", r->transfer_s);
+    if (r->transfer_s > 0) {
+        (void)printf("  (%.2f GB/s)", (double)r->n_bytes / 1e9 / r->transfer_s);
+    }
+    (void)printf("\n%-14s %.3f s\n%-14s %.3f s\n%-14s %.3f s\n", "verify", r->verify_s, "pause",
+                 r->pause_s, "total", r->total_s);
+}
+
+static int push(const cli_args_t *args, const cli_model_t *model, const void *const *data)
+{
+    heft_publisher_opts_t opts = HEFT_PUBLISHER_OPTS_INIT;
+    opts.url = cli_url(args);
+    opts.job = cli_text(args, "job");
+    opts.n_threads = (uint32_t)cli_number(args, "threads", 0);
+    opts.deadline_ms = (uint32_t)cli_number(args, "deadline-ms", 0);
+    heft_publisher_t *publisher = NULL;
+    heft_error_t err = HEFT_ERROR_INIT;
+    if (heft_publisher_create(&opts, model->manifest, data, &publisher, &err) != HEFT_OK) {
+        return cli_fail_status(args, &err);
+    }
+    heft_push_result_t result = { .version = cli_number(args, "version", 0) };
+    heft_status_t status = heft_publisher_push(publisher, result.version, &result, &err);
+    heft_publisher_destroy(publisher);
+    if (status == HEFT_OK) {
+        err.status = HEFT_OK;
+    }
+    int code = CLI_OK;
+    if (cli_has(args, "json")) {
+        code = cli_print_json(args, result_json(&result, &err));
+    } else if (status == HEFT_OK) {
+        print_text(&result);
+    }
+    if (status != HEFT_OK) {
+        int local = cli_exit_of(&err);
+        (void)cli_fail_status(args, &err);
+        return local == CLI_SYSTEM || local == CLI_INTERNAL ? local : CLI_PEER;
+    }
+    return code;
+}
+
+static int run(const cli_args_t *args)
+{
+    cli_catch_signals();
+    int64_t wanted = cli_number(args, "wait-for", 0);
+    cli_model_t model;
+    int code = cli_model_open_checkpoint(args, args->operands[0], "source", &model);
+    if (code != CLI_OK) {
+        return code;
+    }
+    uint32_t n = heft_manifest_get_n_tensors(model.manifest);
+    const void **data = calloc((size_t)n + 1, sizeof(void *));
+    for (uint32_t i = 0; data != NULL && i < n; i++) {
+        data[i] = heft_checkpoint_get_data(model.checkpoint, i);
+    }
+    code = data == NULL ? cli_out_of_memory(args)
+           : wanted > 0 ? wait_for(args, wanted, cli_number(args, "wait-seconds", 60))
+                        : CLI_OK;
+    if (code == CLI_OK) {
+        code = push(args, &model, data);
+    }
+    free(data);
+    cli_model_close(&model);
+    return code;
+}
+
+static const cli_operand_t operands[] = {
+    { .name = "SRC", .help = "The checkpoint to push.", .complete = CLI_COMPLETE_FILE },
+};
+
+static const cli_option_t options[] = {
+    CLI_OPT_URL(true),
+    { .name = "version",
+      .value = "N",
+      .kind = CLI_NUMBER,
+      .min = 1,
+      .max = (INT64_C(1) << 53) - 1,
+      .is_required = true,
+      .help = "The version this becomes; higher than the committed one." },
+    { .name = "wait-for",
+      .value = "N",
+      .kind = CLI_NUMBER,
+      .min = 1,
+      .max = 65536,
+      .help = "First wait until so many destinations have registered." },
+    { .name = "wait-seconds",
+      .value = "N",
+      .kind = CLI_NUMBER,
+      .min = 1,
+      .max = 86400,
+      .help = "Deadline of --wait-for. Default: 60." },
+    { .name = "deadline-ms",
+      .value = "N",
+      .kind = CLI_NUMBER,
+      .min = 1,
+      .max = 86400000,
+      .help = "Deadline of every call to the coordinator. Default: 30000." },
+    CLI_OPT_JOB,
+    CLI_OPT_THREADS,
+    CLI_OPT_JSON,
+};
+
+const cli_command_t cli_cmd_push = {
+    .name = "push",
+    .summary = "bring every registered destination to a new version",
+    .description =
+        "Registers SRC as the source, starts a round and takes part in it until it ends. Success "
+        "means that every destination serves the new version. Otherwise every destination serves "
+        "what it served before, and the message names the phase, the member and the cause.",
+    .example = "heft push MODEL --url http://127.0.0.1:7070 --version 8 --wait-for 3",
+    .exits = "0 2 3 4 5 130",
+    .options = options,
+    .n_options = CLI_COUNT(options),
+    .operands = operands,
+    .n_operands = CLI_COUNT(operands),
+    .run = run,
+};

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `heft serve`: a destination without an engine. It allocates the parameters that the recipe makes
+ * for one rank, takes part in rounds as an engine would, and reads what it serves all the while.
+ */
+#include "cli/cli_engine.h"
+#include "cli/cli_job.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { POLL_MS = 500 };
+
+typedef struct serve {
+    const cli_args_t *args;
+    cli_job_t job;
+    heft_manifest_t *params;
+    cli_engine_t *engine;
+    heft_subscriber_t *subscriber;
+    json_t *versions; /* for the report */
+    int64_t pause_ns; /* when the pause began; 0: not paused */
+    int64_t longest_pause_ns;
+    bool is_peer_lost;
+} serve_t;
+
+/* ---- events: a line on stderr, with --json also on stdout ---- */
+
+/* Takes fields. */
+static void emit(serve_t *s, const char *event, json_t *fields, const char *line)
+{
+    (void)fprintf(stderr, "heft serve: rank %u: %s\n", s->job.first_rank, line);
+    if (cli_has(s->args, "json") && fields != NULL) {
+        (void)json_object_set_new(fields, "event", json_string(event));
+        (void)cli_print_json_line(s->args, json_incref(fields));
+    }
+    json_decref(fields);
+}
+
+static void emit_readers(serve_t *s)
+{
+    cli_engine_counts_t counts;
+    cli_engine_query(s->engine, &counts);
+    char line[160];
+    (void)snprintf(line, sizeof line, "readers: %" PRId64 " passes, %" PRId64 " bytes, %s",
+                   counts.passes, counts.read_bytes, counts.is_torn ? "torn" : "none torn");
+    emit(s, "readers",
+         json_pack("{s:I, s:I, s:b}", "passes", (json_int_t)counts.passes, "bytes",
+                   (json_int_t)counts.read_bytes, "torn", (int)counts.is_torn),
+         line);
+}
+
+/* ---- hooks, on the polling thread ---- */
+
+static int on_pause(void *arg)
+{
+    serve_t *s = arg;
+    s->pause_ns = cli_mono_ns();
+    cli_engine_close_gate(s->engine);
+    return 0;
+}
+
+static int on_resume(void *arg, int64_t version)
+{
+    serve_t *s = arg;
+    int64_t pause_ns = s->pause_ns != 0 ? cli_mono_ns() - s->pause_ns : 0;
+    cli_engine_open_gate(s->engine, version);
+    s->pause_ns = 0;
+    s->longest_pause_ns = pause_ns > s->longest_pause_ns ? pause_ns : s->longest_pause_ns;
+    char line[128];
+    double pause_ms = (double)pause_ns / 1e6;
+    (void)snprintf(line, sizeof line, "version %" PRId64 " live, paused %.1f ms", version,
+                   pause_ms);
+    (void)json_array_append_new(
+        s->versions, json_pack("{s:I, s:f}", "version", (json_int_t)version, "pause_ms", pause_ms));
+    emit(s, "live", json_pack("{s:I, s:f}", "version", (json_int_t)version, "pause_ms", pause_ms),
+         line);
+    if (cli_number(s->args, "readers", 0) > 0) {
+        emit_readers(s);
+    }
+    return 0;
+}
+
+/* ---- what the rank holds ---- */
+
+/* Buffers have storage shapes: rows of packed dtypes in bytes. */
+static heft_shape_t logical_shape(const heft_buffer_info_t *info)
+{
+    heft_shape_t shape = info->shape;
+    uint32_t bits = heft_dtype_get_bits(info->dtype);
+    if (bits < 8 && shape.rank > 0) {
+        shape.extent[shape.rank - 1] = shape.extent[shape.rank - 1] * 8 / bits;
+    }
+    return shape;
+}
+
+static heft_status_t list_params(const heft_tape_t *tape, heft_manifest_t *manifest,
+                                 heft_error_t *err)
+{
+    uint32_t n = heft_tape_get_n_buffers(tape);
+    for (uint32_t i = 0; i < n; i++) {
+        heft_buffer_info_t info;
+        heft_status_t status = heft_tape_query_buffer(tape, i, &info, err);
+        if (status == HEFT_OK && info.kind == HEFT_BUFFER_PARAM) {
+            heft_shape_t shape = logical_shape(&info);
+            status = heft_manifest_add(manifest, info.name, info.dtype, &shape, err);
+        }
+        if (status != HEFT_OK) {
+            return status;
+        }
+    }
+    return heft_manifest_finish(manifest, err);
+}
+
+static int make_params(serve_t *s)
+{
+    const cli_args_t *args = s->args;
+    const char *model = cli_text(args, "model");
+    int code = cli_job_open(args, model, false, &s->job);
+    if (code != CLI_OK) {
+        return code;
+    }
+    if (!cli_has(args, "rank") && s->job.n_ranks > 1) {
+        return cli_fail(args, CLI_USAGE, "the recipe has %u ranks: --rank is needed",
+                        s->job.n_ranks);
+    }
+    code = cli_job_compile(args, &s->job, NULL, NULL);
+    if (code != CLI_OK) {
+        return s->job.err.status != HEFT_OK ? cli_fail_status(args, &s->job.err) : code;
+    }
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_status_t status = heft_manifest_create("destination", &s->params, &err);
+    if (status == HEFT_OK) {
+        status = list_params(s->job.tapes[0], s->params, &err);
+    }
+    if (status != HEFT_OK) {
+        return cli_fail_status(args, &err);
+    }
+    return cli_engine_create(args, s->params, (uint32_t)cli_number(args, "readers", 0), &s->engine);
+}
+
+/* ---- rounds ---- */
+
+static int subscribe(serve_t *s, const heft_hooks_t *hooks)
+{
+    const cli_args_t *args = s->args;
+    heft_subscriber_opts_t opts = HEFT_SUBSCRIBER_OPTS_INIT;
+    opts.url = cli_url(args);
+    opts.job = cli_text(args, "job");
+    opts.replica = (uint32_t)cli_number(args, "replica", 0);
+    opts.rank = s->job.first_rank;
+    opts.n_threads = (uint32_t)cli_number(args, "threads", 0);
+    opts.deadline_ms = (uint32_t)cli_number(args, "deadline-ms", 0);
+    opts.hooks = hooks;
+    heft_error_t err = HEFT_ERROR_INIT;
+    if (heft_subscriber_create(&opts, s->job.recipe, s->job.bindings, s->params,
+                               cli_engine_get_params(s->engine), &s->subscriber, &err) != HEFT_OK) {
+        return cli_fail_status(args, &err);
+    }
+    char line[400];
+    uint32_t n = heft_manifest_get_n_tensors(s->params);
+    int64_t n_bytes = heft_manifest_get_n_bytes(s->params);
+    (void)snprintf(line, sizeof line, "registered with %.200s: %u parameters, %" PRId64 " bytes",
+                   opts.url, n, n_bytes);
+    emit(s, "registered",
+         json_pack("{s:s, s:i, s:i, s:i, s:I}", "url", opts.url, "rank", (int)opts.rank, "replica",
+                   (int)opts.replica, "params", (int)n, "bytes", (json_int_t)n_bytes),
+         line);
+    return CLI_OK;
+}
+
+/* The coordinator is away: the live version stays, and we go on asking. */
+static void note_peer(serve_t *s, heft_status_t status, const heft_error_t *err)
+{
+    bool is_lost = status != HEFT_OK;
+    if (is_lost != s->is_peer_lost) {
+        emit(s, is_lost ? "unreachable" : "reachable",
+             json_pack("{s:s}", "message", is_lost ? err->message : ""),
+             is_lost ? err->message : "the coordinator answers again");
+        s->is_peer_lost = is_lost;
+    }
+    if (is_lost) {
+        const struct timespec pause = { .tv_nsec = 200000000 };
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
+static int poll_until_stopped(serve_t *s)
+{
+    while (!cli_is_interrupted()) {
+        heft_error_t err = HEFT_ERROR_INIT;
+        heft_status_t status = heft_subscriber_poll(s->subscriber, POLL_MS, &err);
+        cli_engine_counts_t counts;
+        cli_engine_query(s->engine, &counts);
+        if (counts.is_torn) {
+            emit(s, "torn", json_pack("{s:s}", "message", counts.torn), counts.torn);
+            return CLI_DIFFERS;
+        }
+        if (status == HEFT_OK || status == HEFT_ERR_PEER || status == HEFT_ERR_TIMEOUT) {
+            note_peer(s, status, &err);
+            continue;
+        }
+        emit(
+            s, "failed",
+            json_pack("{s:s, s:s}", "status", heft_status_get_name(status), "message", err.message),
+            err.message);
+        return cli_exit_of(&err);
+    }
+    return CLI_OK;
+}
+
+static int write_report(const serve_t *s, const char *path, int code)
+{
+    cli_engine_counts_t counts;
+    cli_engine_query(s->engine, &counts);
+    json_t *report = json_pack(
+        "{s:i, s:i, s:i, s:I, s:O, s:I, s:I, s:b, s:f, s:i}", "rank", (int)s->job.first_rank,
+        "replica", (int)cli_number(s->args, "replica", 0), "params",
+        (int)heft_manifest_get_n_tensors(s->params), "bytes",
+        (json_int_t)heft_manifest_get_n_bytes(s->params), "versions", s->versions, "passes",
+        (json_int_t)counts.passes, "read_bytes", (json_int_t)counts.read_bytes, "torn",
+        (int)counts.is_torn, "longest_pause_ms", (double)s->longest_pause_ns / 1e6, "exit", code);
+    if (report == NULL || json_dump_file(report, path, JSON_INDENT(2)) != 0) {
+        json_decref(report);
+        return cli_fail(s->args, CLI_SYSTEM, "cannot write %s", path);
+    }
+    json_decref(report);
+    return CLI_OK;
+}
+
+static int run(const cli_args_t *args)
+{
+    cli_catch_signals();
+    serve_t s = { .args = args, .versions = json_array() };
+    cli_job_init(&s.job);
+    heft_hooks_t hooks = HEFT_HOOKS_INIT;
+    hooks.arg = &s;
+    hooks.pause = on_pause;
+    hooks.resume = on_resume;
+    int code = s.versions != NULL ? make_params(&s) : cli_out_of_memory(args);
+    code = code == CLI_OK ? subscribe(&s, &hooks) : code;
+    if (code == CLI_OK) {
+        code = poll_until_stopped(&s);
+        emit_readers(&s);
+        const char *path = cli_text(args, "report-file");
+        int written = path != NULL ? write_report(&s, path, code) : CLI_OK;
+        code = code == CLI_OK ? written : code;
+    }
+    heft_subscriber_destroy(s.subscriber);
+    cli_engine_destroy(s.engine);
+    heft_manifest_destroy(s.params);
+    cli_job_fini(&s.job);
+    json_decref(s.versions);
+    return code;
+}
+
+static const cli_option_t options[] = {
+    CLI_OPT_URL(true),
+    CLI_OPT_RECIPE(true),
+    { .name = "model",
+      .value = "PATH",
+      .kind = CLI_TEXT,
+      .complete = CLI_COMPLETE_FILE,
+      .is_required = true,
+      .help = "A checkpoint or manifest in the source's layout: the recipe makes the parameters "
+              "from its names and shapes. Data are not read." },
+    CLI_OPT_LET,
+    CLI_OPT_CONFIG,
+    CLI_OPT_RANK,
+    { .name = "replica",
+      .value = "N",
+      .kind = CLI_NUMBER,
+      .min = 0,
+      .max = 65535,
+      .help = "Replica: several destinations may hold the same rank. Default: 0." },
+    { .name = "readers",
+      .value = "N",
+      .kind = CLI_NUMBER,
+      .min = 0,
+      .max = 256,
+      .help = "Threads that read and digest all parameters, again and again, as an engine would. "
+              "A pass that disagrees with another pass of the same version ends the program with "
+              "exit status 1. A pause waits for the passes in progress. Default: 0." },
+    { .name = "report-file",
+      .value = "FILE",
+      .kind = CLI_TEXT,
+      .complete = CLI_COMPLETE_FILE,
+      .help = "Write a JSON summary to this file on the way out." },
+    { .name = "deadline-ms",
+      .value = "N",
+      .kind = CLI_NUMBER,
+      .min = 1,
+      .max = 86400000,
+      .help = "Deadline of every call to the coordinator. Default: 30000." },
+    CLI_OPT_JOB,
+    CLI_OPT_THREADS,
+    CLI_OPT_JSON,
+};
+
+const cli_command_t cli_cmd_serve = {
+    .name = "serve",
+    .summary = "be a destination: hold one rank's parameters and take part in rounds",
+    .description =
+        "Allocates the parameters that the recipe makes for one rank, registers with the "
+        "coordinator, and takes part in rounds until SIGINT or SIGTERM. It stands in for an "
+        "engine: "
+        "with --readers, threads read the parameters all the time, stop for a pause, and would "
+        "notice bytes that change under them.\n\n"
+        "Events go to standard error, with --json also as JSON lines to standard output: "
+        "registered, live, readers, unreachable, reachable, torn, failed.",
+    .example = "heft serve --url http://127.0.0.1:7070 --recipe hf-to-engine-dense --let tp=3 \\\n"
+               "    --model MODEL --rank 0 --readers 1",
+    .exits = "0 1 2 3 4 5",
+    .options = options,
+    .n_options = CLI_COUNT(options),
+    .run = run,
+};

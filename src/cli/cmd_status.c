@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `heft status`: what the coordinator knows, once or again and again. */
+#include "cli/cli_live.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { REQUEST_MS = 10000 };
+
+/* A count that may be given as a number or as a list. */
+static int64_t count_of(const json_t *status, const char *key)
+{
+    const json_t *value = json_object_get(status, key);
+    return json_is_array(value) ? (int64_t)json_array_size(value) : json_integer_value(value);
+}
+
+static void print_member(const json_t *m)
+{
+    const json_t *serving = json_object_get(m, "serving");
+    (void)printf("  %-32s %-10s version %-6" PRId64 " %-12s %s", cli_json_text(m, "id"),
+                 cli_json_text(m, "state"), cli_json_number(m, "live_version"),
+                 serving == NULL         ? ""
+                 : json_is_true(serving) ? "serving"
+                                         : "not serving",
+                 cli_json_text(m, "condition"));
+    const json_t *error = json_object_get(m, "error");
+    if (error != NULL) {
+        (void)printf("  %s: %s", cli_json_text(error, "phase"), cli_json_text(error, "cause"));
+    }
+    (void)printf("\n");
+}
+
+static void print_text(const char *url, const json_t *status)
+{
+    (void)printf("coordinator  %s  epoch %" PRId64 "  sequence %" PRId64 "\n", url,
+                 cli_json_number(status, "epoch"), cli_json_number(status, "sequence"));
+    (void)printf("committed    version %" PRId64 "\n",
+                 cli_json_number(status, "committed_version"));
+    const char *round = cli_json_text(status, "round");
+    (void)printf("state        %s%s%s\n", cli_json_text(status, "state"),
+                 round[0] != '\0' ? "  round " : "", round);
+    if (json_is_true(json_object_get(status, "poisoned"))) {
+        (void)printf("poisoned     %s\n", cli_json_text(status, "reason"));
+    }
+    (void)printf("members      %" PRId64 " sources, %" PRId64 " destinations\n",
+                 count_of(status, "sources"), count_of(status, "destinations"));
+    const json_t *members = json_object_get(status, "members");
+    for (size_t i = 0; i < json_array_size(members); i++) {
+        print_member(json_array_get(members, i));
+    }
+}
+
+static int show(const cli_args_t *args, bool is_watching)
+{
+    json_t *status = NULL;
+    int code = cli_request(args, cli_url(args), "/v1/status", NULL, REQUEST_MS, &status);
+    if (code != CLI_OK) {
+        return code;
+    }
+    if (cli_has(args, "json")) {
+        return is_watching ? cli_print_json_line(args, status) : cli_print_json(args, status);
+    }
+    if (is_watching && isatty(STDOUT_FILENO) == 1) {
+        (void)fputs("\033[H\033[2J", stdout);
+    }
+    print_text(cli_url(args), status);
+    (void)fflush(stdout);
+    json_decref(status);
+    return CLI_OK;
+}
+
+static int run(const cli_args_t *args)
+{
+    if (!cli_has(args, "watch")) {
+        return show(args, false);
+    }
+    cli_catch_signals();
+    int code = show(args, true);
+    while (code == CLI_OK && !cli_is_interrupted()) {
+        const struct timespec second = { .tv_sec = 1 };
+        (void)nanosleep(&second, NULL); /* a signal ends it early */
+        if (!cli_is_interrupted()) {
+            code = show(args, true);
+        }
+    }
+    return code;
+}
+
+static const cli_option_t options[] = {
+    CLI_OPT_URL(true),
+    { .name = "watch",
+      .kind = CLI_FLAG,
+      .help = "Print again every second, until interrupted. With --json: one line each." },
+    CLI_OPT_JSON,
+};
+
+const cli_command_t cli_cmd_status = {
+    .name = "status",
+    .summary = "show the members, the committed version and the round in flight",
+    .description = "Asks the coordinator what it knows: epoch, committed version, the round in "
+                   "flight, and every member with its state, live version and condition. With "
+                   "--json: the coordinator's reply as it is.",
+    .example = "heft status --url http://127.0.0.1:7070 --watch\n"
+               "HEFT_URL=http://127.0.0.1:7070 heft status --json | jq .committed_version",
+    .exits = "0 2 4 5",
+    .options = options,
+    .n_options = CLI_COUNT(options),
+    .run = run,
+};
