@@ -21,7 +21,11 @@ void cli_job_fini(cli_job_t *job)
     for (uint32_t i = 0; job->tapes != NULL && i < job->n_tapes; i++) {
         heft_tape_destroy(job->tapes[i]);
     }
+    for (uint32_t i = 0; job->destinations != NULL && i < job->n_tapes; i++) {
+        cli_model_close(&job->destinations[i]);
+    }
     free(job->tapes);
+    free(job->destinations);
     heft_bindings_destroy(job->bindings);
     heft_recipe_destroy(job->recipe);
     cli_model_close(&job->source);
@@ -97,7 +101,28 @@ int cli_job_open(const cli_args_t *args, const char *source, bool needs_data, cl
 
 /* ---- tapes and plan ---- */
 
-int cli_job_compile(const cli_args_t *args, cli_job_t *job, cli_find_manifest_t find, void *arg)
+static int open_destinations(const cli_args_t *args, const char *dst, cli_job_t *job)
+{
+    job->destinations = calloc((size_t)job->n_tapes + 1, sizeof job->destinations[0]);
+    if (job->destinations == NULL) {
+        return cli_out_of_memory(args);
+    }
+    int code = CLI_OK;
+    for (uint32_t i = 0; i < job->n_tapes && code == CLI_OK; i++) {
+        char *path = cli_rank_path(job, dst, job->first_rank + i);
+        code = path != NULL ? cli_model_open(args, path, "destination", &job->destinations[i])
+                            : cli_out_of_memory(args);
+        free(path);
+    }
+    return code;
+}
+
+static const heft_manifest_t *destination_of(const cli_job_t *job, uint32_t i)
+{
+    return job->destinations != NULL ? job->destinations[i].manifest : NULL;
+}
+
+int cli_job_compile(const cli_args_t *args, const char *dst, cli_job_t *job)
 {
     int64_t rank = cli_has(args, "rank") ? cli_number(args, "rank", 0) : -1;
     if (rank >= (int64_t)job->n_ranks) {
@@ -109,39 +134,32 @@ int cli_job_compile(const cli_args_t *args, cli_job_t *job, cli_find_manifest_t 
     if (job->tapes == NULL) {
         return cli_out_of_memory(args);
     }
-    for (uint32_t i = 0; i < job->n_tapes; i++) {
-        const heft_manifest_t *destination = NULL;
-        int code = find != NULL ? find(arg, job->first_rank + i, &destination) : CLI_OK;
-        if (code != CLI_OK) {
-            return code;
-        }
+    int code = dst != NULL ? open_destinations(args, dst, job) : CLI_OK;
+    for (uint32_t i = 0; i < job->n_tapes && code == CLI_OK; i++) {
         if (heft_recipe_compile(job->recipe, job->bindings, job->first_rank + i,
-                                job->source.manifest, destination, &job->tapes[i],
+                                job->source.manifest, destination_of(job, i), &job->tapes[i],
                                 &job->err) != HEFT_OK) {
-            return cli_exit_of(&job->err);
+            code = cli_exit_of(&job->err);
         }
     }
-    return CLI_OK;
+    return code;
 }
 
 int cli_job_plan(const cli_args_t *args, cli_job_t *job)
 {
-    uint32_t n = heft_recipe_get_n_exceptions(job->recipe);
-    heft_exception_t *exceptions = calloc((size_t)n + 1, sizeof *exceptions);
-    if (exceptions == NULL) {
-        return cli_out_of_memory(args);
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        exceptions[i] = *heft_recipe_get_exception(job->recipe, i);
-    }
+    (void)args;
+    heft_exception_t *exceptions = NULL;
     heft_plan_opts_t opts = HEFT_PLAN_OPTS_INIT;
-    opts.exceptions = exceptions;
-    opts.n_exceptions = n;
-    opts.partial = job->n_tapes < job->n_ranks ? 1 : 0;
-    heft_status_t status =
-        heft_plan_create((const heft_tape_t *const *)job->tapes, job->n_tapes, job->first_rank,
-                         &opts, &job->plan, &job->report, &job->err);
-    free(exceptions);
+    heft_status_t status = heft_recipe_resolve_exceptions(
+        job->recipe, job->bindings, job->source.manifest, destination_of(job, 0), &exceptions,
+        &opts.n_exceptions, &job->err);
+    if (status == HEFT_OK) {
+        opts.exceptions = exceptions;
+        opts.partial = job->n_tapes < job->n_ranks ? 1 : 0;
+        status = heft_plan_create((const heft_tape_t *const *)job->tapes, job->n_tapes,
+                                  job->first_rank, &opts, &job->plan, &job->report, &job->err);
+        heft_exceptions_free(exceptions);
+    }
     return status == HEFT_OK ? CLI_OK : cli_exit_of(&job->err);
 }
 
@@ -151,7 +169,7 @@ int cli_job_run(const cli_args_t *args, const char *source, bool needs_data, cli
     if (code != CLI_OK) {
         return code;
     }
-    code = cli_job_compile(args, job, NULL, NULL);
+    code = cli_job_compile(args, NULL, job);
     code = code == CLI_OK ? cli_job_plan(args, job) : code;
     if (code != CLI_OK && job->err.status != HEFT_OK) {
         (void)cli_fail_status(args, &job->err);

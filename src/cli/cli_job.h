@@ -14,13 +14,11 @@ typedef struct cli_job {
     uint32_t first_rank; /* of the job: --rank, else 0 */
     uint32_t n_tapes;    /* ranks of the job */
     heft_tape_t **tapes;
-    heft_plan_t *plan;     /* NULL when the proof refused it */
-    heft_report_t *report; /* NULL before planning */
-    heft_error_t err;      /* of the step that failed */
+    cli_model_t *destinations; /* by tape, or NULL */
+    heft_plan_t *plan;         /* NULL when the proof refused it */
+    heft_report_t *report;     /* NULL before planning */
+    heft_error_t err;          /* of the step that failed */
 } cli_job_t;
-
-/* The manifests of the destination for compiling: NULL, or what `find` gives for a rank. */
-typedef int (*cli_find_manifest_t)(void *arg, uint32_t rank, const heft_manifest_t **manifest_out);
 
 void cli_job_init(cli_job_t *job);
 void cli_job_fini(cli_job_t *job);
@@ -30,8 +28,9 @@ void cli_job_fini(cli_job_t *job);
 int cli_job_load_recipe(const cli_args_t *args, const char *config_folder, cli_job_t *job);
 /* Open the source and load the recipe. */
 int cli_job_open(const cli_args_t *args, const char *source, bool needs_data, cli_job_t *job);
-/* Compile all ranks, or that of --rank. A refusal is kept in job->err and not printed. */
-int cli_job_compile(const cli_args_t *args, cli_job_t *job, cli_find_manifest_t find, void *arg);
+/* Compile all ranks, or that of --rank, against the destination at `dst` if it is not NULL. A
+ * refusal is kept in job->err and not printed. */
+int cli_job_compile(const cli_args_t *args, const char *dst, cli_job_t *job);
 /* Fold and prove. CLI_DIFFERS with job->report when the proof refuses. */
 int cli_job_plan(const cli_args_t *args, cli_job_t *job);
 /* Open, compile, plan; prints every refusal, with its findings. */

@@ -3,31 +3,7 @@
  * No data are read. */
 #include "cli/cli_job.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { MAX_LINES = 1000 };
-
-typedef struct destination {
-    const cli_args_t *args;
-    const cli_job_t *job;
-    const char *path;
-    cli_model_t model; /* of the rank asked for last */
-} destination_t;
-
-static int find_manifest(void *arg, uint32_t rank, const heft_manifest_t **manifest_out)
-{
-    destination_t *d = arg;
-    char *path = cli_rank_path(d->job, d->path, rank);
-    if (path == NULL) {
-        return cli_out_of_memory(d->args);
-    }
-    cli_model_close(&d->model);
-    int code = cli_model_open(d->args, path, "destination", &d->model);
-    free(path);
-    *manifest_out = d->model.manifest;
-    return code;
-}
 
 static json_t *box_json(const int64_t *values, int32_t n)
 {
@@ -88,12 +64,9 @@ static int run(const cli_args_t *args)
 {
     cli_job_t job;
     cli_job_init(&job);
-    destination_t destination = { .args = args, .job = &job };
-    destination.path = args->n_operands > 1 ? args->operands[1] : NULL;
     int code = cli_job_open(args, args->operands[0], false, &job);
     if (code == CLI_OK) {
-        code = cli_job_compile(args, &job, destination.path != NULL ? find_manifest : NULL,
-                               &destination);
+        code = cli_job_compile(args, args->n_operands > 1 ? args->operands[1] : NULL, &job);
         code = code == CLI_OK ? cli_job_plan(args, &job) : code;
         bool has_result = code == CLI_OK || (code == CLI_DIFFERS && job.err.status != HEFT_OK);
         if (has_result) {
@@ -102,7 +75,6 @@ static int run(const cli_args_t *args)
             code = cli_fail_status(args, &job.err);
         }
     }
-    cli_model_close(&destination.model);
     cli_job_fini(&job);
     return code;
 }

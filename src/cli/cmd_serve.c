@@ -125,7 +125,7 @@ static int make_params(serve_t *s)
         return cli_fail(args, CLI_USAGE, "the recipe has %u ranks: --rank is needed",
                         s->job.n_ranks);
     }
-    code = cli_job_compile(args, &s->job, NULL, NULL);
+    code = cli_job_compile(args, NULL, &s->job);
     if (code != CLI_OK) {
         return s->job.err.status != HEFT_OK ? cli_fail_status(args, &s->job.err) : code;
     }
