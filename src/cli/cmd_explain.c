@@ -122,7 +122,7 @@ static int print_text(const cli_job_t *job, uint32_t rank_index, uint32_t index)
             paint(&picture, letter, first, last, rows, columns_of(rows));
         }
         if (i < MAX_LINES) {
-            (void)printf("%c  %s <- %s %s  %s  %s\n", letter, text.dst, text.source, text.src,
+            (void)printf("%c  %-22s <- %s %s  %s  %s\n", letter, text.dst, text.source, text.src,
                          text.move, text.note);
         } else if (i == MAX_LINES) {
             (void)printf("... and %" PRIu64 " more (--json lists all)\n", n - MAX_LINES);

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""check, plan, explain, convert, verify on tiny checkpoints, judged by slices written out here."""
+import json
+import pathlib
+import shutil
+import signal
+import struct
+import subprocess
+import unittest
+
+from cli_support import Case, HEFT, dense_model, read_checkpoint, write_dense_model, write_safetensors
+
+DENSE = ("--recipe", "hf-to-engine-dense", "--let", "tp=2")
+
+
+def rows(tensor, first, last):
+    """Rows [first, last) of a 2-d tensor's bytes."""
+    _, shape, raw = tensor
+    n = len(raw) // shape[0]
+    return raw[first * n : last * n]
+
+
+def columns(tensor, first, last):
+    _, shape, raw = tensor
+    size = len(raw) // (shape[0] * shape[1])
+    line = shape[1] * size
+    return b"".join(raw[r * line + first * size : r * line + last * size] for r in range(shape[0]))
+
+
+class Files(Case):
+    def setUp(self):
+        super().setUp()
+        self.model = self.dir / "model"
+        self.tensors = write_dense_model(self.model)
+
+    def recipe(self, text):
+        path = self.dir / "test.heft"
+        path.write_text(text)
+        return path
+
+
+class Check(Files):
+    def test_good_recipe_is_proven(self):
+        result = self.heft("check", self.model, *DENSE)
+        self.assertIn("proven: 0 errors", result.stdout)
+        data = self.json("check", self.model, *DENSE)
+        self.assertTrue(data["ok"])
+        self.assertEqual((data["errors"], data["ranks"], data["status"]), (0, 2, "OK"))
+        self.assertIn("constant", {f["kind"] for f in data["findings"]})
+
+    def test_uncovered_and_unused_are_found_by_name(self):
+        recipe = self.recipe('"model.norm.weight" [d] -> "norm" [d]\n')
+        result = self.heft("check", self.model, "--recipe", recipe, code=1)
+        self.assertIn("refused", result.stdout)
+        self.assertIn("model.embed_tokens.weight", result.stdout)
+        data = self.json("check", self.model, "--recipe", recipe, code=1)
+        self.assertFalse(data["ok"])
+        unused = [f for f in data["findings"] if f["kind"] == "unused" and f["error"]]
+        self.assertEqual(len(unused), len(self.tensors) - 1)
+        # a refused plan is the same refusal for those that need one
+        for command in (("plan", self.model), ("explain", "norm", self.model), ("convert", self.model, self.dir / "out")):
+            self.assertIn("ERR_PROOF", self.heft(*command, "--recipe", recipe, code=1).stderr)
+        self.assertFalse((self.dir / "out").exists())
+
+    def test_destination_must_agree_both_ways(self):
+        out = self.dir / "out"
+        self.heft("convert", self.model, out, *DENSE)
+        self.heft("check", self.model, out, *DENSE)
+        # a manifest will do in place of files
+        for rank in range(2):
+            (self.dir / "m").mkdir(exist_ok=True)
+        data = json.loads(self.heft("inspect", out / "rank-0", "--manifest").stdout)
+        manifest = self.dir / "rank-0.json"
+        manifest.write_text(json.dumps(data | {"side": "destination"}))
+        one = (*DENSE[:2], "--let", "tp=1")
+        single = self.dir / "single"
+        self.heft("convert", self.model, single, *one)
+        data = json.loads(self.heft("inspect", single, "--manifest").stdout)
+        for key in ("digest", "n_tensors", "n_bytes"):
+            del data[key]
+        manifest.write_text(json.dumps(data))
+        self.heft("check", self.model, manifest, *one)
+        # one name more, one shape other, one name less
+        more = json.loads(json.dumps(data))
+        more["tensors"].append({"name": "extra.weight", "dtype": "BF16", "shape": [2]})
+        manifest.write_text(json.dumps(more))
+        self.assertIn("extra.weight", self.heft("check", self.model, manifest, *one, code=1).stdout)
+        other = json.loads(json.dumps(data))
+        other["tensors"][-1]["shape"] = [9]
+        manifest.write_text(json.dumps(other))
+        self.assertIn(other["tensors"][-1]["name"], self.heft("check", self.model, manifest, *one, code=1).stdout)
+        less = json.loads(json.dumps(data))
+        gone = less["tensors"].pop()
+        manifest.write_text(json.dumps(less))
+        result = self.heft("check", self.model, manifest, *one, code=1)
+        self.assertIn(gone["name"], result.stdout)
+        self.assertFalse(self.json("check", self.model, manifest, *one, code=1)["ok"])
+
+    def test_bad_recipes_and_bindings(self):
+        self.assertIn("test.heft:1", self.heft("check", self.model, "--recipe", self.recipe("what is this\n"), code=3).stderr)
+        self.assertIn("hf-to-engine-dense", self.heft("check", self.model, "--recipe", "hf-to-engine", code=2).stderr)
+        self.assertIn("NAME=VALUE", self.heft("check", self.model, *DENSE[:2], "--let", "tp", code=2).stderr)
+        self.assertIn('nearest is "tp"', self.heft("check", self.model, *DENSE[:2], "--let", "tpp=2", code=2).stderr)
+        self.assertIn("rank 7 of 2", self.heft("check", self.model, *DENSE, "--rank", "7", code=2).stderr)
+        self.assertIn("--rank", self.heft("check", self.model, *DENSE, "--rank", "-1", code=2).stderr)
+        self.assertIn("--recipe RECIPE is missing", self.heft("check", self.model, code=2).stderr)
+
+    def test_config_is_found_or_given(self):
+        config = self.dir / "other.json"
+        shutil.move(self.model / "config.json", config)
+        self.heft("check", self.model, *DENSE, code=2)
+        self.heft("check", self.model, *DENSE, "--config", config)
+        config.write_text("{")
+        self.heft("check", self.model, *DENSE, "--config", config, code=3)
+        self.heft("check", self.model, *DENSE, "--config", self.dir / "gone", code=4)
+
+
+class Plan(Files):
+    def test_text_and_json_agree(self):
+        data = self.json("plan", self.model, *DENSE)
+        text = self.heft("plan", self.model, *DENSE).stdout
+        self.assertIn(data["digest"], text)
+        self.assertEqual(len(data["ranks"]), 2)
+        self.assertEqual(sum(r["pieces"] for r in data["ranks"]), data["pieces"])
+        self.assertRegex(text, rf"pieces +{data['pieces']}\n")
+        self.assertEqual(data["sources"], len(self.tensors))
+        # two ranks hold the whole model once, norms twice; head and embedding are one tensor twice
+        norms = sum(len(t[2]) for n, t in self.tensors.items() if "norm" in n)
+        embed = len(self.tensors["model.embed_tokens.weight"][2])
+        total = sum(len(t[2]) for t in self.tensors.values())
+        self.assertEqual(data["bytes"], total + norms + embed)
+        self.assertEqual(data["constant_bytes"], 2 * (128 - 70) * 8 * 2)
+
+    def test_rank_alone_has_the_digest_it_has_in_the_fleet(self):
+        fleet = self.json("plan", self.model, *DENSE)
+        for rank in range(2):
+            alone = self.json("plan", self.model, *DENSE, "--rank", rank)
+            self.assertEqual(alone["ranks"][0]["digest"], fleet["ranks"][rank]["digest"])
+            self.assertEqual(alone["first_rank"], rank)
+
+    def test_pieces_are_listed(self):
+        data = self.json("plan", self.model, *DENSE, "--pieces")
+        self.assertEqual(len(data["ranks"][1]["piece_list"]), data["ranks"][1]["pieces"])
+        text = self.heft("plan", self.model, *DENSE, "--pieces").stdout
+        self.assertIn("model.layers.1.mlp.down_proj.weight [0:8, 0:6] <- model.layers.1.mlp.down_proj.weight [0:8, 6:12]", text)
+
+
+class Explain(Files):
+    def test_fused_parameter_shows_its_sources(self):
+        out = self.heft("explain", "model.layers.0.self_attn.qkv_proj.weight", self.model, *DENSE, "--rank", "1").stdout
+        self.assertRegex(out, r"A  \[0:4, 0:8\] +<- model\.layers\.0\.self_attn\.q_proj\.weight \[4:8, 0:8\]")
+        self.assertRegex(out, r"C  \[6:8, 0:8\] +<- model\.layers\.0\.self_attn\.v_proj\.weight \[2:4, 0:8\]")
+        self.assertRegex(out, r"\|A{28}B{14}C{14}\|")
+        self.assertIn("hf-to-engine-dense.heft:", out)
+
+    def test_padding_is_dots(self):
+        out = self.heft("explain", "model.embed_tokens.weight", self.model, *DENSE, "--rank", "1").stdout
+        self.assertRegex(out, r"\|A{6}\.{54}\|")
+        self.assertIn("constant 0x0", out)
+
+    def test_geometry_and_arithmetic_are_named(self):
+        write_safetensors(self.dir / "t.safetensors", {"w": ("F32", [4, 6], struct.pack("<24f", *range(1, 25)))})
+        recipe = self.recipe('"w" [a, (b c:2)] -> "t" [b, c, a]\n')
+        out = self.heft("explain", "t", self.dir / "t.safetensors", "--recipe", recipe).stdout
+        self.assertIn("transposed", out)
+        recipe = self.recipe('"w" [a, b] -> "t" [a, b, k:2]\n')
+        self.assertIn("repeated", self.heft("explain", "t", self.dir / "t.safetensors", "--recipe", recipe).stdout)
+        recipe = self.recipe('dtype bf16\n"w" [a, b] -> "t" [a, b]\n')
+        self.assertIn("to BF16", self.heft("explain", "t", self.dir / "t.safetensors", "--recipe", recipe).stdout)
+
+    def test_json_and_unknown_name(self):
+        data = self.json("explain", "model.norm.weight", self.model, *DENSE)
+        self.assertEqual(data["pieces"][0]["source"], "model.norm.weight")
+        err = self.heft("explain", "model.nrm.weight", self.model, *DENSE, code=2).stderr
+        self.assertIn("nearest: model.norm.weight", err)
+
+
+class Convert(Files):
+    def test_ranks_hold_their_slices(self):
+        out = self.dir / "out"
+        result = self.json("convert", self.model, out, *DENSE)
+        self.assertEqual(result["ranks"], 2)
+        for rank in range(2):
+            got = read_checkpoint(out / f"rank-{rank}")
+            qkv = got["model.layers.1.self_attn.qkv_proj.weight"]
+            p = "model.layers.1.self_attn."
+            expected = (
+                rows(self.tensors[p + "q_proj.weight"], 4 * rank, 4 * rank + 4)
+                + rows(self.tensors[p + "k_proj.weight"], 2 * rank, 2 * rank + 2)
+                + rows(self.tensors[p + "v_proj.weight"], 2 * rank, 2 * rank + 2)
+            )
+            self.assertEqual(qkv, ("BF16", (8, 8), expected))
+            down = self.tensors["model.layers.0.mlp.down_proj.weight"]
+            self.assertEqual(got["model.layers.0.mlp.down_proj.weight"][2], columns(down, 6 * rank, 6 * rank + 6))
+            embed = self.tensors["model.embed_tokens.weight"][2] + bytes(58 * 16)
+            self.assertEqual(got["lm_head.weight"][2], embed[rank * 64 * 16 : (rank + 1) * 64 * 16])
+
+    def test_there_and_back(self):
+        out, back = self.dir / "out", self.dir / "back"
+        self.heft("convert", self.model, out, *DENSE, "--max-shard-bytes", "500", "--threads", "2")
+        self.assertTrue((out / "rank-0" / "model.safetensors.index.json").exists())
+        self.heft("convert", out, back, *DENSE, "--reverse", "--like", self.model)
+        self.assertEqual(read_checkpoint(back), self.tensors)
+
+    def test_one_rank_of_many(self):
+        out = self.dir / "out"
+        self.heft("convert", self.model, out, *DENSE)
+        alone = self.dir / "alone"
+        self.heft("convert", self.model, alone, *DENSE, "--rank", "1")
+        self.assertEqual(read_checkpoint(alone / "rank-1"), read_checkpoint(out / "rank-1"))
+        self.assertFalse((alone / "rank-0").exists())
+
+    def test_existing_checkpoint_is_refused(self):
+        out = self.dir / "out"
+        self.heft("convert", self.model, out, "--recipe", "identity")
+        before = read_checkpoint(out)
+        self.assertIn("holds a checkpoint already", self.heft("convert", self.model, out, "--recipe", "identity", code=4).stderr)
+        self.assertEqual(read_checkpoint(out), before)
+
+    def test_reverse_and_like_go_together(self):
+        self.assertIn("go together", self.heft("convert", self.model, self.dir / "o", *DENSE, "--reverse", code=2).stderr)
+        self.assertIn("go together", self.heft("convert", self.model, self.dir / "o", *DENSE, "--like", self.model, code=2).stderr)
+
+    def test_no_space_leaves_nothing(self):
+        out = self.dir / "out"
+        command = f'ulimit -f 4; exec "{HEFT}" convert "{self.model}" "{out}" --recipe identity'
+        result = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+        self.assertEqual(result.returncode, 4, result.stderr)
+        self.assertIn("ERR_NOSPACE", result.stderr)
+        self.assertFalse(out.exists())
+
+
+class Verify(Files):
+    def setUp(self):
+        super().setUp()
+        self.out = self.dir / "out"
+        self.heft("convert", self.model, self.out, *DENSE)
+
+    def flip_bit(self, rank, name, element):
+        path = self.out / f"rank-{rank}" / "model.safetensors"
+        raw = bytearray(path.read_bytes())
+        (n,) = struct.unpack("<Q", raw[:8])
+        begin = json.loads(raw[8 : 8 + n])[name]["data_offsets"][0]
+        raw[8 + n + begin + 2 * element] ^= 1
+        path.write_bytes(raw)
+
+    def test_equal_is_counted(self):
+        self.assertIn("elements agree", self.heft("verify", self.model, self.out, *DENSE).stdout)
+        data = self.json("verify", self.model, self.out, *DENSE)
+        self.assertTrue(data["match"])
+        self.assertEqual([r["elements_differ"] for r in data["ranks"]], [0, 0])
+
+    def test_first_difference_is_named(self):
+        self.flip_bit(1, "model.layers.0.self_attn.qkv_proj.weight", 5 * 8 + 3)
+        data = self.json("verify", self.model, self.out, *DENSE, code=1)
+        self.assertFalse(data["match"])
+        self.assertTrue(data["ranks"][0]["match"])
+        bad = data["ranks"][1]
+        self.assertEqual((bad["elements_differ"], bad["params_differ"]), (1, 1))
+        first = bad["first"]
+        self.assertEqual((first["param"], first["index"]), ("model.layers.0.self_attn.qkv_proj.weight", [5, 3]))
+        # row 5 of rank 1 is row 1 of its k rows: row 3 of k_proj
+        self.assertEqual((first["source"], first["source_index"]), ("model.layers.0.self_attn.k_proj.weight", 3 * 8 + 3))
+        self.assertEqual(int(first["expected"], 16) ^ int(first["actual"], 16), 1)
+        text = self.heft("verify", self.model, self.out, *DENSE, code=1).stdout
+        self.assertIn("model.layers.0.self_attn.qkv_proj.weight[5, 3] is 0x", text)
+
+    def test_padding_must_stay_zero(self):
+        self.flip_bit(1, "lm_head.weight", 20 * 8)
+        text = self.heft("verify", self.model, self.out, *DENSE, code=1).stdout
+        self.assertIn("lm_head.weight[20, 0] is 0x1, expected 0x0 (a constant)", text)
+
+    def test_missing_operands_are_usage_errors(self):
+        self.heft("verify", self.model, *DENSE, code=2)
+        self.heft("verify", self.model, self.out, code=2)
+        self.heft("verify", "--live", code=2)
+        self.heft("verify", "--live", self.model, "--url", "http://127.0.0.1:1", code=2)
+        self.heft("verify", self.model, self.dir / "gone", *DENSE, code=4)
+
+
+if __name__ == "__main__":
+    unittest.main()
