@@ -1,7 +1,11 @@
 # The command as a user runs it: real processes, tiny checkpoints. Python's standard library only.
 find_package(Python3 COMPONENTS Interpreter)
 if(Python3_Interpreter_FOUND AND TARGET heft_cli)
-  foreach(name cli_surface cli_files)
+  set(names cli_surface)
+  if(TARGET heft_recipe AND TARGET heft_exec)
+    list(APPEND names cli_files)
+  endif()
+  foreach(name ${names})
     add_test(NAME e2e_${name} COMMAND ${Python3_EXECUTABLE} "${CMAKE_CURRENT_LIST_DIR}/${name}.py" -v)
     set_tests_properties(e2e_${name} PROPERTIES TIMEOUT 240 LABELS e2e
       ENVIRONMENT "HEFT_BIN=$<TARGET_FILE:heft_cli>;HEFT_RECIPES=${PROJECT_SOURCE_DIR}/recipes;PYTHONDONTWRITEBYTECODE=1")

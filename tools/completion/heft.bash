@@ -1,0 +1,102 @@
+# bash completion for heft; made by `heft completion bash`
+_heft()
+{
+    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} options=
+    local commands="inspect check plan explain convert verify status completion version help"
+    COMPREPLY=()
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        COMPREPLY=($(compgen -W "$commands --help --version" -- "$cur"))
+        return
+    fi
+    case ${COMP_WORDS[1]} in
+        inspect)
+            case $prev in
+                --filter) COMPREPLY=(); return ;;
+            esac
+            options="--filter --manifest --json --help"
+            COMPREPLY=($(compgen -f -- "$cur"))
+            ;;
+        check)
+            case $prev in
+                --recipe) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+                --let) COMPREPLY=(); return ;;
+                --config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+                --rank) COMPREPLY=(); return ;;
+            esac
+            options="--recipe --let --config --rank --json --help"
+            COMPREPLY=($(compgen -f -- "$cur"))
+            ;;
+        plan)
+            case $prev in
+                --recipe) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+                --let) COMPREPLY=(); return ;;
+                --config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+                --rank) COMPREPLY=(); return ;;
+            esac
+            options="--recipe --let --config --rank --pieces --json --help"
+            COMPREPLY=($(compgen -f -- "$cur"))
+            ;;
+        explain)
+            case $prev in
+                --recipe) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+                --let) COMPREPLY=(); return ;;
+                --config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+                --rank) COMPREPLY=(); return ;;
+            esac
+            options="--recipe --let --config --rank --json --help"
+            COMPREPLY=()
+            ;;
+        convert)
+            case $prev in
+                --recipe) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+                --let) COMPREPLY=(); return ;;
+                --config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+                --rank) COMPREPLY=(); return ;;
+                --like) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+                --max-shard-bytes) COMPREPLY=(); return ;;
+                --threads) COMPREPLY=(); return ;;
+            esac
+            options="--recipe --let --config --rank --reverse --like --max-shard-bytes --threads --json --help"
+            COMPREPLY=($(compgen -f -- "$cur"))
+            ;;
+        verify)
+            case $prev in
+                --recipe) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+                --let) COMPREPLY=(); return ;;
+                --config) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+                --rank) COMPREPLY=(); return ;;
+                --url) COMPREPLY=(); return ;;
+                --deadline) COMPREPLY=(); return ;;
+            esac
+            options="--recipe --let --config --rank --live --url --deadline --json --help"
+            COMPREPLY=($(compgen -f -- "$cur"))
+            ;;
+        status)
+            case $prev in
+                --url) COMPREPLY=(); return ;;
+            esac
+            options="--url --watch --json --help"
+            ;;
+        completion)
+            case $prev in
+            esac
+            options="--help"
+            COMPREPLY=($(compgen -W "bash" -- "$cur"))
+            ;;
+        version)
+            case $prev in
+            esac
+            options="--json --help"
+            ;;
+        help)
+            case $prev in
+            esac
+            options="--help"
+            COMPREPLY=($(compgen -W "$commands" -- "$cur"))
+            ;;
+    esac
+    if [[ $cur == -* ]]; then
+        COMPREPLY=($(compgen -W "$options" -- "$cur"))
+    fi
+}
+complete -o filenames -F _heft heft
