@@ -274,10 +274,36 @@ static heft_status_t matches_nothing(const heft__compile_t *c, const heft__rule_
                 nearest != NULL ? nearest : "", nearest != NULL ? "\"" : "");
 }
 
-heft_status_t heft__compile_rule(heft__compile_t *c, const heft__rule_t *rule)
+/* The rule over all source names; *n_out: matches that `when` did not turn away. */
+static heft_status_t compile_matches(heft__compile_t *c, const heft__rule_t *rule, uint32_t *n_out)
 {
     const heft__pattern_t *pattern = &rule->sources[0].pattern;
+    const heft__tail_key_t tail = heft__pattern_tail_key(pattern);
+    bool has_slots = false; /* sizes of a rule that matches nothing need not have a value */
+    for (uint32_t i = 0; i < c->names.n; i++) {
+        heft__name_t *source = &c->names.items[i];
+        if ((c->names.keys[i] & tail.mask) != tail.key || source->is_ignored ||
+            !heft__pattern_match(pattern, source, c->captures)) {
+            continue;
+        }
+        heft_status_t status = has_slots ? HEFT_OK : eval_slots(c, rule, false);
+        has_slots = true;
+        bool is_taken = false;
+        if (status == HEFT_OK) {
+            status = compile_match(c, rule, source, &is_taken);
+        }
+        if (status != HEFT_OK) {
+            return status;
+        }
+        *n_out += is_taken ? 1 : 0;
+    }
+    return HEFT_OK;
+}
+
+heft_status_t heft__compile_rule(heft__compile_t *c, const heft__rule_t *rule)
+{
     bool is_on = true;
+    uint32_t n_taken = 0;
     heft_status_t status = HEFT_OK;
     if (rule->when != NULL && !rule->when_per_match) {
         status = heft__eval_bool(&c->env, rule->when, &is_on, c->err);
@@ -285,21 +311,7 @@ heft_status_t heft__compile_rule(heft__compile_t *c, const heft__rule_t *rule)
     if (status != HEFT_OK || !is_on) {
         return status;
     }
-    uint32_t n_taken = 0;
-    for (uint32_t i = 0; i < c->names.n && status == HEFT_OK; i++) {
-        heft__name_t *source = &c->names.items[i];
-        if (source->is_ignored || !heft__pattern_match(pattern, source, c->captures)) {
-            continue;
-        }
-        if (n_taken == 0) { /* sizes of a rule that matches nothing need not have a value */
-            status = eval_slots(c, rule, false);
-        }
-        bool is_taken = false;
-        if (status == HEFT_OK) {
-            status = compile_match(c, rule, source, &is_taken);
-        }
-        n_taken += is_taken ? 1 : 0;
-    }
+    status = compile_matches(c, rule, &n_taken);
     if (status == HEFT_OK && n_taken == 0 && !rule->is_optional) {
         return matches_nothing(c, rule);
     }

@@ -66,8 +66,17 @@ typedef struct heft__name {
 typedef struct heft__names {
     heft__arena_t arena;
     heft__name_t *items; /* in bytewise order */
+    uint64_t *keys;      /* of the last two tokens of each, see heft__tail_key */
     uint32_t n;
 } heft__names_t;
+
+/* A hash of the last token (low half) and of the one before it (high half). */
+typedef struct heft__tail_key {
+    uint64_t key;
+    uint64_t mask; /* which halves a pattern fixes; 0: none */
+} heft__tail_key_t;
+
+heft__tail_key_t heft__pattern_tail_key(const heft__pattern_t *pattern);
 
 heft_status_t heft__names_init(heft__names_t *names, const heft_manifest_t *manifest,
                                heft_error_t *err);

@@ -3,12 +3,49 @@
  * The names of the source, split into tokens once, and matching patterns against them.
  *
  * A pattern is checked from its end first: checkpoint names share their beginnings, so most
- * mismatches show in the last tokens. Between the fixed head and tail, `*` takes as few tokens as
- * it can, the leftmost first.
+ * mismatches show in the last tokens. A hash of the last two tokens turns nearly all names away
+ * before their tokens are looked at (70 000 names and 20 rules: 1.4 million pairs). Between the
+ * fixed head and tail, `*` takes as few tokens as it can, the leftmost first.
  */
 #include "recipe/compile.h"
 
 #include <string.h>
+
+#define LAST_HALF UINT64_C(0x00000000ffffffff)
+#define BEFORE_HALF UINT64_C(0xffffffff00000000)
+
+static uint32_t hash_token(heft__span_t token)
+{
+    uint32_t h = 2166136261u;
+    for (size_t i = 0; i < token.len; i++) {
+        h = (h ^ (uint8_t)token.data[i]) * 16777619u;
+    }
+    return h;
+}
+
+static uint64_t key_of(const heft__name_t *name)
+{
+    uint64_t key = hash_token(name->tokens[name->n_tokens - 1]);
+    if (name->n_tokens > 1) {
+        key |= (uint64_t)hash_token(name->tokens[name->n_tokens - 2]) << 32;
+    }
+    return key;
+}
+
+heft__tail_key_t heft__pattern_tail_key(const heft__pattern_t *pattern)
+{
+    heft__tail_key_t out = { 0 };
+    uint32_t n = pattern->n_tokens;
+    if (pattern->tokens[n - 1].kind == PIECE_TEXT) {
+        out.key = hash_token(pattern->tokens[n - 1].prefix);
+        out.mask = LAST_HALF;
+    }
+    if (out.mask != 0 && n > 1 && pattern->tokens[n - 2].kind == PIECE_TEXT) {
+        out.key |= (uint64_t)hash_token(pattern->tokens[n - 2].prefix) << 32;
+        out.mask |= BEFORE_HALF;
+    }
+    return out;
+}
 
 static heft_status_t split_name(heft__names_t *names, heft__name_t *name, heft_error_t *err)
 {
@@ -37,7 +74,8 @@ heft_status_t heft__names_init(heft__names_t *names, const heft_manifest_t *mani
     *names = (heft__names_t){ .n = n };
     heft__arena_init(&names->arena, 1u << 16);
     names->items = heft__calloc(n > 0 ? n : 1, sizeof *names->items);
-    if (names->items == NULL) {
+    names->keys = heft__calloc(n > 0 ? n : 1, sizeof *names->keys);
+    if (names->items == NULL || names->keys == NULL) {
         return heft__error_nomem(err, n * sizeof *names->items);
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -49,6 +87,7 @@ heft_status_t heft__names_init(heft__names_t *names, const heft_manifest_t *mani
         if (status != HEFT_OK) {
             return status;
         }
+        names->keys[i] = key_of(name);
     }
     return HEFT_OK;
 }
@@ -57,6 +96,7 @@ void heft__names_fini(heft__names_t *names)
 {
     heft__arena_fini(&names->arena);
     heft__free(names->items);
+    heft__free(names->keys);
     *names = (heft__names_t){ 0 };
 }
 

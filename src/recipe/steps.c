@@ -115,7 +115,7 @@ static void list_values(const heft__env_t *env, const heft__expr_t *expr, char *
     if (!is_named || heft__eval(env, expr, &value, NULL) != HEFT_OK) {
         return;
     }
-    char item[160];
+    char item[136];
     char text[64];
     size_t len = strlen(out);
     (void)snprintf(item, sizeof item, "%s%.60s = %s", prefix, expr->text,
