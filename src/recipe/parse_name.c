@@ -80,32 +80,29 @@ static heft_status_t add_capture(heft__parser_t *p, heft__rule_t *rule, heft__sp
     return HEFT_OK;
 }
 
-/* One token of a pattern; `pos` is where it starts. */
-static heft_status_t parse_pattern_token(heft__parser_t *p, heft__rule_t *rule, heft__span_t text,
-                                         heft__pos_t pos, heft__pattern_token_t *token)
+/* The one pair of braces in a token, or neither brace; false for anything else. */
+static bool find_braces(heft__span_t text, const char **open_out, const char **close_out)
 {
-    *token = (heft__pattern_token_t){ .kind = PIECE_TEXT, .prefix = text, .capture = HEFT__NONE };
-    if (text.len == 1 && text.data[0] == '*') {
-        token->kind = PIECE_MANY;
-        return HEFT_OK;
-    }
-    const char *end = text.data + text.len;
-    const char *open = memchr(text.data, '{', text.len);
-    const char *close = memchr(text.data, '}', text.len);
-    if (rule == NULL || (open == NULL && close == NULL)) {
-        if (memchr(text.data, '*', text.len) != NULL) {
-            return heft__recipe_error(p->recipe, pos, HEFT_ERR_SYNTAX, p->err,
-                                      "`*` stands for whole tokens only, not inside \"%.*s\"",
-                                      (int)(text.len < 60 ? text.len : 60), text.data);
+    uint32_t n_braces = 0;
+    *open_out = NULL;
+    *close_out = NULL;
+    for (const char *at = text.data; at < text.data + text.len; at++) {
+        if (*at == '{' || *at == '}') {
+            const char **out = *at == '{' ? open_out : close_out;
+            *out = at;
+            n_braces++;
         }
-        return HEFT_OK;
     }
-    if (open == NULL || close == NULL || close < open ||
-        memchr(close + 1, '{', (size_t)(end - close) - 1) != NULL ||
-        memchr(close + 1, '}', (size_t)(end - close) - 1) != NULL) {
-        return heft__recipe_error(p->recipe, pos, HEFT_ERR_SYNTAX, p->err,
-                                  "one {capture} in a token at most, with both braces");
-    }
+    bool is_pair = *open_out != NULL && *close_out != NULL && *open_out < *close_out;
+    return n_braces == 0 || (n_braces == 2 && is_pair);
+}
+
+/* prefix{name}suffix or {name*} */
+static heft_status_t parse_capture(heft__parser_t *p, heft__rule_t *rule, heft__span_t text,
+                                   const char *open, const char *close, heft__pos_t pos,
+                                   heft__pattern_token_t *token)
+{
+    const char *end = text.data + text.len;
     heft__span_t name = { open + 1, (size_t)(close - open) - 1 };
     bool is_many = name.len > 0 && name.data[name.len - 1] == '*';
     name.len -= is_many ? 1 : 0;
@@ -118,6 +115,32 @@ static heft_status_t parse_pattern_token(heft__parser_t *p, heft__rule_t *rule, 
     token->prefix.len = (size_t)(open - text.data);
     token->suffix = (heft__span_t){ close + 1, (size_t)(end - close) - 1 };
     return add_capture(p, rule, name, is_many, pos, &token->capture);
+}
+
+/* One token of a pattern; `pos` is where it starts. rule is NULL where braces are plain text. */
+static heft_status_t parse_pattern_token(heft__parser_t *p, heft__rule_t *rule, heft__span_t text,
+                                         heft__pos_t pos, heft__pattern_token_t *token)
+{
+    const char *open = NULL;
+    const char *close = NULL;
+    *token = (heft__pattern_token_t){ .kind = PIECE_TEXT, .prefix = text, .capture = HEFT__NONE };
+    if (text.len == 1 && text.data[0] == '*') {
+        token->kind = PIECE_MANY;
+        return HEFT_OK;
+    }
+    if (rule != NULL && !find_braces(text, &open, &close)) {
+        return heft__recipe_error(p->recipe, pos, HEFT_ERR_SYNTAX, p->err,
+                                  "one {capture} in a token at most, with both braces");
+    }
+    if (open != NULL) {
+        return parse_capture(p, rule, text, open, close, pos, token);
+    }
+    if (memchr(text.data, '*', text.len) != NULL) {
+        return heft__recipe_error(p->recipe, pos, HEFT_ERR_SYNTAX, p->err,
+                                  "`*` stands for whole tokens only, not inside \"%.*s\"",
+                                  (int)(text.len < 60 ? text.len : 60), text.data);
+    }
+    return HEFT_OK;
 }
 
 heft_status_t heft__parse_pattern(heft__parser_t *p, heft__rule_t *rule, heft__span_t text,
@@ -188,6 +211,28 @@ static uint32_t count_pieces(heft__span_t text)
     return n;
 }
 
+/* A hole that starts at `at`; *stop_out is behind its closing brace. */
+static heft_status_t parse_braces(heft__parser_t *p, const char *at, const char *end,
+                                  heft__pos_t pos, heft__template_piece_t *piece,
+                                  const char **stop_out)
+{
+    const char *close = memchr(at, '}', (size_t)(end - at));
+    if (close == NULL) {
+        return heft__recipe_error(p->recipe, pos, HEFT_ERR_SYNTAX, p->err, "`{` without `}`");
+    }
+    *stop_out = close + 1;
+    heft__pos_t inside_pos = { pos.line, pos.column + 1 };
+    heft__span_t inside = { at + 1, (size_t)(close - at) - 1 };
+    heft_status_t status = parse_hole(p, inside, inside_pos, piece);
+    if (status == HEFT_OK && piece->kind == PIECE_MANY && (!piece->starts || close + 1 != end)) {
+        status = heft__recipe_error(p->recipe, pos, HEFT_ERR_SYNTAX, p->err,
+                                    "{%.*s*} stands for whole tokens and must be one by itself",
+                                    (int)(piece->text.len < 40 ? piece->text.len : 40),
+                                    piece->text.data);
+    }
+    return status;
+}
+
 /* Pieces of one token [at, end). */
 static heft_status_t parse_template_token(heft__parser_t *p, heft__span_t all, heft__pos_t pos,
                                           const char *at, const char *end,
@@ -198,38 +243,25 @@ static heft_status_t parse_template_token(heft__parser_t *p, heft__span_t all, h
         heft__template_piece_t *piece = &template->pieces[template->n_pieces++];
         *piece = (heft__template_piece_t){ .kind = PIECE_TEXT, .capture = HEFT__NONE };
         piece->starts = starts;
+        starts = false;
         const char *stop = at;
         if (at < end && *at == '{') {
-            stop = memchr(at, '}', (size_t)(end - at));
-            heft__span_t inside = { at + 1, stop == NULL ? 0 : (size_t)(stop - at) - 1 };
-            if (stop == NULL) {
-                return heft__recipe_error(p->recipe, pos_at(pos, all, at), HEFT_ERR_SYNTAX, p->err,
-                                          "`{` without `}`");
-            }
-            heft_status_t status = parse_hole(p, inside, pos_at(pos, all, at + 1), piece);
+            heft_status_t status = parse_braces(p, at, end, pos_at(pos, all, at), piece, &stop);
             if (status != HEFT_OK) {
                 return status;
             }
-            stop++;
-            if (piece->kind == PIECE_MANY && (!starts || stop != end)) {
-                return heft__recipe_error(p->recipe, pos_at(pos, all, at), HEFT_ERR_SYNTAX, p->err,
-                                          "{%.*s*} stands for whole tokens and must be one by "
-                                          "itself",
-                                          (int)(piece->text.len < 40 ? piece->text.len : 40),
-                                          piece->text.data);
-            }
-        } else {
-            while (stop < end && *stop != '{') {
-                if (*stop == '*' || *stop == '}') {
-                    return heft__recipe_error(p->recipe, pos_at(pos, all, stop), HEFT_ERR_SYNTAX,
-                                              p->err, "stray `%c` in a target name", *stop);
-                }
-                stop++;
-            }
-            piece->text = (heft__span_t){ at, (size_t)(stop - at) };
+            at = stop;
+            continue;
         }
+        while (stop < end && *stop != '{' && *stop != '}' && *stop != '*') {
+            stop++;
+        }
+        if (stop < end && *stop != '{') {
+            return heft__recipe_error(p->recipe, pos_at(pos, all, stop), HEFT_ERR_SYNTAX, p->err,
+                                      "stray `%c` in a target name", *stop);
+        }
+        piece->text = (heft__span_t){ at, (size_t)(stop - at) };
         at = stop;
-        starts = false;
     } while (at < end);
     return HEFT_OK;
 }
