@@ -71,7 +71,7 @@ void heft__cast_block(heft_dtype_t dst_dtype, void *dst, heft_dtype_t src_dtype,
 {
     const heft__kernel_ops_t *ops = heft__ops();
     if (src_dtype == dst_dtype) {
-        ops->move(dst, src, n * heft_dtype_get_unit_bytes(dst_dtype), nt);
+        ops->move(dst, 0, src, 0, 1, n * heft_dtype_get_unit_bytes(dst_dtype), nt, HEFT__AHEAD);
     } else if (src_dtype == HEFT_DTYPE_F32 && dst_dtype == HEFT_DTYPE_BF16) {
         ops->f32_to_bf16(dst, src, n, nt);
     } else if (src_dtype == HEFT_DTYPE_BF16 && dst_dtype == HEFT_DTYPE_F32) {

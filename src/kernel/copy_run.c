@@ -8,6 +8,7 @@
  * stretches in a small buffer, in destination order.
  */
 #include "kernel/cast.h"
+#include "kernel/tile.h"
 
 #include <string.h>
 
@@ -15,82 +16,67 @@
 #define TILE 32
 
 typedef struct run {
-    const heft__kernel_ops_t *ops;
+    heft__sink_t sink;
     const heft__copy_plan_t *plan;
-    const uint8_t *dst_end; /* end of the parameter, for digests */
-    bool nt;
-    bool has_digest;
-    uint64_t digest;
+    int64_t ahead;
     int64_t extent[HEFT_MAX_DIMS]; /* the plan's, loop 0 cut to the slabs asked for */
 } run_t;
 
 /* Runs the inner loops at one position of the outer ones. */
 typedef void (*inner_t)(run_t *run, uint8_t *dst, const uint8_t *src);
 
-static void emit(run_t *run, uint8_t *dst, const uint8_t *src, int64_t n)
-{
-    bool nt = run->nt && n >= HEFT__NT_MIN_RUN;
-    if (!run->has_digest) {
-        run->ops->move(dst, src, n, nt);
-        return;
-    }
-    uint64_t crc = run->ops->crc64_move(0, dst, src, n, nt);
-    run->digest ^= heft__crc64_shift(crc, run->dst_end - (dst + n));
-}
-
 static void run_contiguous(run_t *run, uint8_t *dst, const uint8_t *src)
 {
-    emit(run, dst, src, run->extent[0] * run->plan->elem_bytes);
+    heft__sink_put(&run->sink, dst, src, run->extent[0] * run->plan->elem_bytes, HEFT__AHEAD);
+}
+
+/* Where the next line to be read lies, when only runs step apart are read. */
+static int64_t strided_ahead(int64_t run_bytes, int64_t step)
+{
+    int64_t distance = step < 0 ? -step : step;
+    if (step == 0 || distance == run_bytes || run_bytes >= 8 * HEFT__AHEAD) {
+        return HEFT__AHEAD;
+    }
+    return (HEFT__AHEAD + distance - 1) / distance * step;
 }
 
 static void run_runs(run_t *run, uint8_t *dst, const uint8_t *src)
 {
     const heft__copy_plan_t *plan = run->plan;
     int last = plan->n_loops - 1;
+    int64_t dst_step = plan->dst_step[last];
+    int64_t src_step = plan->src_step[last];
+    int64_t n = plan->run_bytes;
+    int64_t ahead = run->ahead != 0 ? run->ahead : strided_ahead(n, src_step);
+    if (!run->sink.has_digest) {
+        bool nt = run->sink.nt && n >= HEFT__NT_MIN_RUN;
+        run->sink.ops->move(dst, dst_step, src, src_step, run->extent[last], n, nt, ahead);
+        return;
+    }
     for (int64_t i = 0; i < run->extent[last]; i++) {
-        emit(run, dst + i * plan->dst_step[last], src + i * plan->src_step[last], plan->run_bytes);
+        heft__sink_put(&run->sink, dst + i * dst_step, src + i * src_step, n, ahead);
     }
 }
 
 static void run_transpose(run_t *run, uint8_t *dst, const uint8_t *src)
 {
     const heft__copy_plan_t *plan = run->plan;
-    int64_t n_rows = run->extent[plan->dst_unit];
-    int64_t n_cols = run->extent[plan->src_unit];
-    int64_t dst_step = plan->dst_step[plan->src_unit];
-    int64_t src_step = plan->src_step[plan->dst_unit];
-    uint32_t elem = plan->elem_bytes;
-    if (!run->has_digest) {
-        run->ops->transpose(dst, dst_step, src, src_step, n_rows, n_cols, elem, run->nt);
-        return;
-    }
-    uint8_t bounce[BOUNCE_BYTES];
-    int64_t rows = 256 / elem;
-    int64_t cols = BOUNCE_BYTES / 256;
-    for (int64_t r = 0; r < n_rows; r += rows) {
-        int64_t nr = heft__min_i64(rows, n_rows - r);
-        for (int64_t c = 0; c < n_cols; c += cols) {
-            int64_t nc = heft__min_i64(cols, n_cols - c);
-            run->ops->transpose(bounce, 256, src + r * src_step + c * elem, src_step, nr, nc, elem,
-                                false);
-            for (int64_t k = 0; k < nc; k++) {
-                emit(run, dst + (c + k) * dst_step + r * elem, bounce + k * 256, nr * elem);
-            }
-        }
-    }
+    heft__transpose(&run->sink, dst, plan->dst_step[plan->src_unit], src,
+                    plan->src_step[plan->dst_unit], run->extent[plan->dst_unit],
+                    run->extent[plan->src_unit], plan->elem_bytes);
 }
 
 static void gather_line(run_t *run, uint8_t *dst, int64_t dst_step, const uint8_t *src,
                         int64_t src_step, int64_t n)
 {
     uint32_t elem = run->plan->elem_bytes;
-    if (!run->has_digest) {
+    if (!run->sink.has_digest) {
         heft__elems_move(dst, dst_step, src, src_step, n, elem);
         return;
     }
     if (dst_step != (int64_t)elem) {
         for (int64_t i = 0; i < n; i++) {
-            emit(run, dst + i * dst_step, src + i * src_step, elem);
+            heft__sink_put(&run->sink, dst + i * dst_step, src + i * src_step, elem, 0);
         }
         return;
     }
@@ -99,7 +85,7 @@ static void gather_line(run_t *run, uint8_t *dst, int64_t dst_step, const uint8_
     for (int64_t i = 0; i < n; i += most) {
         int64_t some = heft__min_i64(most, n - i);
         heft__elems_move(bounce, elem, src + i * src_step, src_step, some, elem);
-        emit(run, dst + i * elem, bounce, some * elem);
+        heft__sink_put(&run->sink, dst + i * elem, bounce, some * elem, 0);
     }
 }
 
@@ -171,11 +157,12 @@ uint64_t heft__copy_part_run(const heft__kernel_ops_t *ops, const heft__copy_par
     if (plan->kind == HEFT__COPY_EMPTY || part->begin >= part->end) {
         return 0;
     }
-    run_t run = { .ops = ops,
-                  .plan = plan,
-                  .nt = part->nt,
-                  .has_digest = part->has_digest,
-                  .dst_end = part->has_digest ? part->dst + part->digest_end : NULL };
+    run_t run = { .plan = plan, .ahead = part->ahead };
+    run.sink =
+        (heft__sink_t){ .ops = ops,
+                        .nt = part->nt,
+                        .has_digest = part->has_digest,
+                        .param_end = part->has_digest ? part->dst + part->digest_end : NULL };
     memcpy(run.extent, plan->extent, sizeof run.extent);
     run.extent[0] = part->end - part->begin;
     uint8_t *dst = part->dst + plan->dst_offset + part->begin * plan->dst_step[0];
@@ -197,7 +184,7 @@ uint64_t heft__copy_part_run(const heft__kernel_ops_t *ops, const heft__copy_par
     case HEFT__COPY_EMPTY:
         break;
     }
-    return run.digest;
+    return run.sink.digest;
 }
 
 void heft__copy_run_slabs(const heft__copy_plan_t *plan, void *dst, const void *src, int64_t begin,
@@ -238,6 +225,7 @@ uint64_t heft__copy_run_crc64(const heft__copy_plan_t *plan, void *dst, const vo
 void heft__memcpy(void *dst, const void *src, int64_t n_bytes)
 {
     const heft__kernel_ops_t *ops = heft__ops();
-    ops->move(dst, src, n_bytes, n_bytes >= HEFT__NT_MIN_BYTES);
+    bool nt = n_bytes >= HEFT__NT_MIN_BYTES;
+    ops->move(dst, 0, src, 0, 1, n_bytes, nt, HEFT__AHEAD);
     ops->fence();
 }

@@ -8,21 +8,60 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef HEFT_KERNEL_X86
+#include <cpuid.h>
 
-static const heft__kernel_ops_t *const levels[] = {
-    [HEFT__CPU_SCALAR] = &heft__ops_scalar,
-};
-#define N_LEVELS ((int)(sizeof levels / sizeof levels[0]))
+static bool has_f16c(void)
+{
+    unsigned a;
+    unsigned b;
+    unsigned c;
+    unsigned d;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
 
 static const char *const names[] = { "scalar", "avx2", "avx512" };
+#define N_LEVELS ((int)(sizeof names / sizeof names[0]))
 
 /* Relaxed is enough: it only ever points to constant tables, and any of them is right. */
 static _Atomic(const heft__kernel_ops_t *) current;
 
-static bool cpu_can(int level)
+#ifdef HEFT_KERNEL_X86
+/* Every CPU with AVX2 has the other two as well; asked for all the same. */
+static bool has_avx2(void)
 {
-    return level == HEFT__CPU_SCALAR;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("pclmul") &&
+           __builtin_cpu_supports("sse4.2") && has_f16c();
 }
+
+static const heft__kernel_ops_t *find_level(int level)
+{
+    bool has_wide_clmul = __builtin_cpu_supports("vpclmulqdq");
+    switch (level) {
+    case HEFT__CPU_SCALAR:
+        return &heft__ops_scalar;
+    case HEFT__CPU_AVX2:
+        if (!has_avx2()) {
+            return NULL;
+        }
+        return has_wide_clmul ? &heft__ops_avx2_vpclmul : &heft__ops_avx2_pclmul;
+    case HEFT__CPU_AVX512:
+        return has_avx2() && has_wide_clmul && __builtin_cpu_supports("avx512f") &&
+                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                       __builtin_cpu_supports("avx512vl")
+                   ? &heft__ops_avx512
+                   : NULL;
+    default:
+        return NULL;
+    }
+}
+#else
+static const heft__kernel_ops_t *find_level(int level)
+{
+    return level == HEFT__CPU_SCALAR ? &heft__ops_scalar : NULL;
+}
+#endif
 
 static const heft__kernel_ops_t *choose(void)
 {
@@ -33,10 +72,10 @@ static const heft__kernel_ops_t *choose(void)
             level = i;
         }
     }
-    while (!cpu_can(level)) {
+    while (find_level(level) == NULL) {
         level--;
     }
-    return levels[level];
+    return find_level(level);
 }
 
 const heft__kernel_ops_t *heft__ops(void)
@@ -56,14 +95,15 @@ heft__cpu_level_t heft__cpu_get_level(void)
 
 const char *heft__cpu_level_name(heft__cpu_level_t level)
 {
-    return (int)level >= 0 && level <= HEFT__CPU_AVX512 ? names[level] : "unknown";
+    return (int)level >= 0 && (int)level < N_LEVELS ? names[level] : "unknown";
 }
 
 bool heft__cpu_use_level(heft__cpu_level_t level)
 {
-    if ((int)level < 0 || (int)level >= N_LEVELS || !cpu_can((int)level)) {
+    const heft__kernel_ops_t *ops = find_level((int)level);
+    if (ops == NULL) {
         return false;
     }
-    atomic_store_explicit(&current, levels[level], memory_order_relaxed);
+    atomic_store_explicit(&current, ops, memory_order_relaxed);
     return true;
 }

@@ -12,24 +12,15 @@ uint64_t heft__crc64_update(uint64_t crc, const void *data, int64_t n_bytes)
     return heft__ops()->crc64(crc, data, n_bytes);
 }
 
-/* One multiplication for each byte of n_bytes that is not 0. */
 uint64_t heft__crc64_shift(uint64_t crc, int64_t n_bytes)
 {
-    const heft__kernel_ops_t *ops = heft__ops();
-    const heft__crc_tables_t *t = heft__crc_tables();
-    uint64_t n = (uint64_t)n_bytes;
-    for (int k = 0; n != 0; k++, n >>= 8) {
-        if ((n & 255) != 0) {
-            crc = ops->crc64_mul(crc, t->power[k][n & 255]);
-        }
-    }
-    return crc;
+    return heft__ops()->crc64_shift(crc, n_bytes);
 }
 
 uint64_t heft__crc64_copy(uint64_t crc, void *dst, const void *src, int64_t n_bytes)
 {
     const heft__kernel_ops_t *ops = heft__ops();
-    crc = ops->crc64_move(crc, dst, src, n_bytes, n_bytes >= HEFT__NT_MIN_BYTES);
+    crc = ops->crc64_move(crc, dst, src, n_bytes, n_bytes >= HEFT__NT_MIN_BYTES, HEFT__AHEAD);
     ops->fence();
     return crc;
 }
@@ -42,7 +33,8 @@ uint32_t heft__crc32c(uint32_t crc, const void *data, int64_t n_bytes)
 uint32_t heft__crc32c_copy(uint32_t crc, void *dst, const void *src, int64_t n_bytes)
 {
     const heft__kernel_ops_t *ops = heft__ops();
-    crc = ~ops->crc32c_move(~crc, dst, src, n_bytes, n_bytes >= HEFT__NT_MIN_BYTES);
+    bool nt = n_bytes >= HEFT__NT_MIN_BYTES;
+    crc = ~ops->crc32c_move(~crc, dst, src, n_bytes, nt, HEFT__AHEAD);
     ops->fence();
     return crc;
 }

@@ -1,26 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The dispatch table: what a CPU level provides. Private to this folder. Every entry of every level
- * gives the same bytes as the scalar one. `nt` asks for non-temporal stores of whole lines; such
- * stores are ordered by one fence at the end of a public call, never by the entries themselves.
+ * The dispatch table: what a CPU level provides, and what the runners share. Private to this
+ * folder.
+ *
+ * Every entry of every level gives the same bytes as the scalar one. `nt` asks for non-temporal
+ * stores of whole lines; such stores are ordered by one fence at the end of a public call, never by
+ * the entries themselves. `ahead` is how far in front of each line to prefetch, in bytes.
  */
 #ifndef HEFT_KERNEL_OPS_H
 #define HEFT_KERNEL_OPS_H
 
 #include "kernel/kernel.h"
 
-typedef struct kernel_ops {
+typedef struct heft__kernel_ops {
     heft__cpu_level_t level;
     void (*fence)(void);
-    void (*move)(uint8_t *dst, const uint8_t *src, int64_t n, bool nt);
-    /* dst[c * dst_step + r * elem] <- src[r * src_step + c * elem], elem 1, 2, 4, 8 or 16 */
+    /* n_runs runs of n bytes */
+    void (*move)(uint8_t *dst, int64_t dst_step, const uint8_t *src, int64_t src_step,
+                 int64_t n_runs, int64_t n, bool nt, int64_t ahead);
+    /* dst[c * dst_step + r * elem] <- src[r * src_step + c * elem] for n_lines * 64 / elem rows and
+     * n_lanes * 16 / elem columns; elem 1, 2, 4, 8 or 16. With nt, dst and dst_step are multiples
+     * of 64. Meant for a source in the first-level cache. */
     void (*transpose)(uint8_t *dst, int64_t dst_step, const uint8_t *src, int64_t src_step,
-                      int64_t n_rows, int64_t n_cols, uint32_t elem, bool nt);
+                      int64_t n_lines, int64_t n_lanes, uint32_t elem, bool nt);
     uint64_t (*crc64)(uint64_t crc, const uint8_t *src, int64_t n);
-    uint64_t (*crc64_move)(uint64_t crc, uint8_t *dst, const uint8_t *src, int64_t n, bool nt);
-    uint64_t (*crc64_mul)(uint64_t a, uint64_t b);
+    uint64_t (*crc64_move)(uint64_t crc, uint8_t *dst, const uint8_t *src, int64_t n, bool nt,
+                           int64_t ahead);
+    uint64_t (*crc64_shift)(uint64_t crc, int64_t n_bytes);
     uint32_t (*crc32c)(uint32_t crc, const uint8_t *src, int64_t n); /* no inversions */
-    uint32_t (*crc32c_move)(uint32_t crc, uint8_t *dst, const uint8_t *src, int64_t n, bool nt);
+    uint32_t (*crc32c_move)(uint32_t crc, uint8_t *dst, const uint8_t *src, int64_t n, bool nt,
+                            int64_t ahead);
     void (*f32_to_bf16)(uint16_t *dst, const uint32_t *src, int64_t n, bool nt);
     void (*bf16_to_f32)(uint32_t *dst, const uint16_t *src, int64_t n, bool nt);
     void (*f32_to_f16)(uint16_t *dst, const uint32_t *src, int64_t n, bool nt);
@@ -28,35 +37,93 @@ typedef struct kernel_ops {
 } heft__kernel_ops_t;
 
 extern const heft__kernel_ops_t heft__ops_scalar;
+#ifdef HEFT_KERNEL_X86
+extern const heft__kernel_ops_t heft__ops_avx2_pclmul;
+extern const heft__kernel_ops_t heft__ops_avx2_vpclmul;
+extern const heft__kernel_ops_t heft__ops_avx512;
+#endif
 
 const heft__kernel_ops_t *heft__ops(void);
 
 /* Copies at least this large do not stay in the cache anyway. */
 #define HEFT__NT_MIN_BYTES ((int64_t)256 << 10)
 /* Shorter runs are partial lines more often than not. */
-#define HEFT__NT_MIN_RUN 256
+#define HEFT__NT_MIN_RUN 128
+/* Prefetch distance where the source is read densely. */
+#define HEFT__AHEAD 8192
+
+/* ---- checksums ---- */
 
 #define HEFT__CRC64_POLY UINT64_C(0x95ac9329ac4bc9b5) /* ad93d23594c935a9, bit-reversed */
 #define HEFT__CRC32C_POLY UINT32_C(0x82f63b78)
 
-/* Tables made at first use: byte tables for the scalar CRCs (slicing by 8), powers for shifts. */
+typedef struct heft__fold {
+    uint64_t a;
+    uint64_t b;
+} heft__fold_t;
+
+/* Tables made at first use; see crc_table.c and crc_simd.h. */
 typedef struct heft__crc_tables {
-    uint64_t crc64[8][256];
+    _Alignas(64) heft__fold_t fold64[17];
+    heft__fold_t fold32c[17];
+    uint64_t x127;
+    uint64_t barrett_mu;
+    uint64_t power_over_x[8][256]; /* [k][v] = x^(8 * v * 256^k - 1) mod P */
+    uint64_t crc64[8][256];        /* slicing by 8 */
     uint32_t crc32c[8][256];
-    uint64_t power[8][256]; /* [k][v] = x^(8 * v * 256^k) mod P */
 } heft__crc_tables_t;
 const heft__crc_tables_t *heft__crc_tables(void);
 
 /* a * b mod P, bit by bit. */
-uint64_t heft__crc64_mul_scalar(uint64_t a, uint64_t b);
+uint64_t heft__crc64_mul(uint64_t a, uint64_t b);
 
-/* A part of a prepared copy, with or without its digest. */
+/* ---- where bytes go ---- */
+
+/* The destination of a run: how to store, and the digest of what was stored. */
+typedef struct heft__sink {
+    const heft__kernel_ops_t *ops;
+    const uint8_t *param_end; /* end of the parameter; for digests only */
+    bool nt;
+    bool has_digest;
+    uint64_t digest;
+} heft__sink_t;
+
+static inline void heft__sink_put(heft__sink_t *sink, uint8_t *dst, const uint8_t *src, int64_t n,
+                                  int64_t ahead)
+{
+    bool nt = sink->nt && n >= HEFT__NT_MIN_RUN;
+    if (!sink->has_digest) {
+        sink->ops->move(dst, 0, src, 0, 1, n, nt, ahead);
+        return;
+    }
+    uint64_t crc = sink->ops->crc64_move(0, dst, src, n, nt, ahead);
+    sink->digest ^= sink->ops->crc64_shift(crc, sink->param_end - (dst + n));
+}
+
+/* A tile holds rows of HEFT__TILE_BYTES bytes, HEFT__TILE_STEP apart so that they do not share
+ * cache sets; whole lines of rows may be read, so the buffer has HEFT__TILE_ROWS of them. */
+#define HEFT__TILE_BYTES 256
+#define HEFT__TILE_STEP 320
+#define HEFT__TILE_ROWS 128
+
+static inline int64_t heft__tile_rows(uint32_t elem)
+{
+    return heft__min_i64(HEFT__TILE_ROWS, HEFT__TILE_BYTES / elem);
+}
+
+/* dst[c * dst_step + r * elem] <- tile[r][c], r < n_rows <= heft__tile_rows, c < n_cols. */
+void heft__sink_put_tile(heft__sink_t *sink, uint8_t *dst, int64_t dst_step, const uint8_t *tile,
+                         int64_t n_rows, int64_t n_cols, uint32_t elem);
+
+/* ---- parts of prepared copies ---- */
+
 typedef struct heft__copy_part {
     const heft__copy_plan_t *plan;
     uint8_t *dst;
     const uint8_t *src;
     int64_t begin; /* slabs */
     int64_t end;
+    int64_t ahead; /* 0: what suits the copy alone */
     bool nt;
     bool has_digest;
     int64_t digest_end; /* bytes from dst (the base pointer) to the end of its parameter */

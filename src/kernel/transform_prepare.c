@@ -290,7 +290,7 @@ static void init_plan(const heft__transform_t *transform, heft__transform_plan_t
 heft_status_t heft__transform_prepare(const heft__transform_t *transform,
                                       heft__transform_plan_t *plan_out, heft_error_t *err)
 {
-    heft_dtype_t result;
+    heft_dtype_t result = HEFT_DTYPE_NONE;
     heft__transform_plan_t plan = { 0 };
     heft_status_t status = check_program(transform, &result, err);
     if (status == HEFT_OK) {

@@ -32,11 +32,10 @@ typedef struct machine {
 } machine_t;
 
 typedef struct run {
-    const heft__kernel_ops_t *ops;
+    heft__sink_t sink;
     const heft__transform_plan_t *plan;
     machine_t *machine;
     const heft__transform_part_t *part;
-    uint64_t digest;
     int64_t extent[HEFT_MAX_DIMS];
     const uint8_t *src[HEFT_MAX_SOURCES];
 } transform_run_t;
@@ -213,17 +212,6 @@ static void run_block(transform_run_t *run, const uint8_t *const *src, const int
     }
 }
 
-static void emit(transform_run_t *run, uint8_t *dst, const void *src, int64_t bytes)
-{
-    bool nt = run->part->nt && bytes >= HEFT__NT_MIN_RUN;
-    if (!run->part->has_digest) {
-        run->ops->move(dst, src, bytes, nt);
-        return;
-    }
-    uint64_t crc = run->ops->crc64_move(0, dst, src, bytes, nt);
-    run->digest ^= heft__crc64_shift(crc, run->part->dst + run->part->digest_end - (dst + bytes));
-}
-
 /* One line of n elements to contiguous memory; `final`: with digest and stores as asked. */
 static void run_line(transform_run_t *run, uint8_t *dst, const uint8_t *const *src,
                      const int64_t *step, int64_t n, bool final)
@@ -237,7 +225,7 @@ static void run_line(transform_run_t *run, uint8_t *dst, const uint8_t *const *s
         }
         run_block(run, at, step, some);
         if (final) {
-            emit(run, dst + i * elem, run->machine->slot[0].data, some * elem);
+            heft__sink_put(&run->sink, dst + i * elem, run->machine->slot[0].data, some * elem, 0);
         } else {
             memcpy(dst + i * elem, run->machine->slot[0].data, (size_t)(some * elem));
         }
@@ -278,7 +266,7 @@ static void move_tile(transform_run_t *run, uint8_t *dst, const uint8_t *tile, i
                                .nt = run->part->nt,
                                .has_digest = run->part->has_digest,
                                .digest_end = run->part->dst + run->part->digest_end - dst };
-    run->digest ^= heft__copy_part_run(run->ops, &part);
+    run->sink.digest ^= heft__copy_part_run(run->sink.ops, &part);
 }
 
 /* Loops u (lines) and v (along a line) by tiles. */
@@ -377,7 +365,12 @@ uint64_t heft__transform_part_run(const heft__kernel_ops_t *ops, const heft__tra
     }
     machine_t machine;
     init_machine(&machine, plan);
-    transform_run_t run = { .ops = ops, .plan = plan, .machine = &machine, .part = part };
+    transform_run_t run = { .plan = plan, .machine = &machine, .part = part };
+    run.sink =
+        (heft__sink_t){ .ops = ops,
+                        .nt = part->nt,
+                        .has_digest = part->has_digest,
+                        .param_end = part->has_digest ? part->dst + part->digest_end : NULL };
     memcpy(run.extent, plan->extent, sizeof run.extent);
     run.extent[0] = part->end - part->begin;
     for (uint32_t s = 0; s < plan->n_srcs; s++) {
@@ -389,7 +382,7 @@ uint64_t heft__transform_part_run(const heft__kernel_ops_t *ops, const heft__tra
     (void)fesetenv(FE_DFL_ENV);
     walk(&run, part->dst + plan->dst_offset + part->begin * plan->dst_step[0]);
     (void)fesetenv(&env);
-    return run.digest;
+    return run.sink.digest;
 }
 
 void heft__transform_run_slabs(const heft__transform_plan_t *plan, void *dst,

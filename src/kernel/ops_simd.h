@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Moves, transposes and casts on vectors: included once by each vector level, after its simd_*.h.
+ *
+ * Loads and stores alternate line by line, and every line prefetches `ahead` bytes further into the
+ * second-level cache: one core cannot keep enough misses in flight by itself, and the hardware
+ * prefetchers stop at each 4 KiB page. Non-temporal stores only ever write whole, aligned 64-byte
+ * lines; what is left at both ends goes through the cache.
+ */
+#include "kernel/ops_scalar.h"
+
+#include <string.h>
+
+#define LINE 64
+#define AHEAD 8192
+
+static inline void prefetch(const uint8_t *p)
+{
+    _mm_prefetch((const char *)p, _MM_HINT_T1);
+}
+
+static inline void move_line(uint8_t *dst, const uint8_t *src)
+{
+    for (int k = 0; k < LINE; k += V_BYTES) {
+        v_store(dst + k, v_load(src + k));
+    }
+}
+
+static inline void stream_line(uint8_t *dst, const uint8_t *src)
+{
+    vec_t v[LINE / V_BYTES];
+    for (int k = 0; k < LINE / V_BYTES; k++) {
+        v[k] = v_load(src + k * V_BYTES);
+    }
+    for (int k = 0; k < LINE / V_BYTES; k++) {
+        v_stream(dst + k * V_BYTES, v[k]);
+    }
+}
+
+/* Fewer than 64 bytes, as two moves that overlap. */
+static inline void move_short(uint8_t *dst, const uint8_t *src, int64_t n)
+{
+#define MOVE_TWICE(type, load, store)              \
+    {                                              \
+        int64_t last = n - (int64_t)sizeof(type);  \
+        type a = load((const void *)src);          \
+        type b = load((const void *)(src + last)); \
+        store((void *)dst, a);                     \
+        store((void *)(dst + last), b);            \
+    }
+    if (n >= 32) {
+        MOVE_TWICE(__m256i, _mm256_loadu_si256, _mm256_storeu_si256)
+    } else if (n >= 16) {
+        MOVE_TWICE(__m128i, _mm_loadu_si128, _mm_storeu_si128)
+    } else {
+        int64_t i = 0;
+        for (; n - i >= 8; i += 8) {
+            memcpy(dst + i, src + i, 8);
+        }
+        for (; n - i >= 2; i += 2) {
+            memcpy(dst + i, src + i, 2);
+        }
+        if (i < n) {
+            dst[i] = src[i];
+        }
+    }
+#undef MOVE_TWICE
+}
+
+static inline void move_cached(uint8_t *dst, const uint8_t *src, int64_t n, int64_t ahead)
+{
+    int64_t i = 0;
+    for (; i + LINE <= n; i += LINE) {
+        prefetch(src + i + ahead);
+        move_line(dst + i, src + i);
+    }
+    if (i < n) {
+        move_short(dst + i, src + i, n - i);
+    }
+}
+
+static inline int64_t to_line(const uint8_t *dst)
+{
+    return -(int64_t)((uintptr_t)dst & (LINE - 1)) & (LINE - 1);
+}
+
+static inline void move_stream(uint8_t *dst, const uint8_t *src, int64_t n, int64_t ahead)
+{
+    int64_t i = to_line(dst);
+    if (i > n) {
+        i = n;
+    }
+    if (i > 0) {
+        move_short(dst, src, i);
+    }
+    for (; i + LINE <= n; i += LINE) {
+        prefetch(src + i + ahead);
+        stream_line(dst + i, src + i);
+    }
+    if (i < n) {
+        move_short(dst + i, src + i, n - i);
+    }
+}
+
+static void simd_move(uint8_t *dst, int64_t dst_step, const uint8_t *src, int64_t src_step,
+                      int64_t n_runs, int64_t n, bool nt, int64_t ahead)
+{
+    for (int64_t r = 0; r < n_runs; r++) {
+        if (nt) {
+            move_stream(dst, src, n, ahead);
+        } else {
+            move_cached(dst, src, n, ahead);
+        }
+        dst += dst_step;
+        src += src_step;
+    }
+}
+
+/*
+ * Transposes by 16-byte lanes. A vector takes a lane from each of V_BYTES / 16 rows that are 16 /
+ * elem apart; unpacking inside lanes transposes blocks of 16 / elem rows, and the lanes come out in
+ * the order of the destination line.
+ */
+
+#define LANES (V_BYTES / 16)
+
+static inline void put(uint8_t *dst, vec_t v, bool nt)
+{
+    if (nt) {
+        v_stream(dst, v);
+    } else {
+        v_store(dst, v);
+    }
+}
+
+/* One vector for each of 16 columns, 16 * LANES rows. */
+static inline void columns_8(vec_t *v, const uint8_t *src, int64_t step)
+{
+    vec_t a[16];
+    for (int k = 0; k < 16; k++) {
+        a[k] = v_load_lanes(src + k * step, 16 * step);
+    }
+    /* Interleaving row k with row k + 8, four times over, is the transpose of 16 x 16. */
+    for (int pass = 0; pass < 4; pass++) {
+        vec_t b[16];
+        for (int k = 0; k < 8; k++) {
+            b[2 * k] = v_lo8(a[k], a[k + 8]);
+            b[2 * k + 1] = v_hi8(a[k], a[k + 8]);
+        }
+        memcpy(a, b, sizeof a);
+    }
+    memcpy(v, a, sizeof a);
+}
+
+static inline void columns_16(vec_t *v, const uint8_t *src, int64_t step)
+{
+    vec_t a[8];
+    for (int k = 0; k < 8; k++) {
+        a[k] = v_load_lanes(src + k * step, 8 * step);
+    }
+    for (int pass = 0; pass < 3; pass++) {
+        vec_t b[8];
+        for (int k = 0; k < 4; k++) {
+            b[2 * k] = v_lo16(a[k], a[k + 4]);
+            b[2 * k + 1] = v_hi16(a[k], a[k + 4]);
+        }
+        memcpy(a, b, sizeof a);
+    }
+    memcpy(v, a, sizeof a);
+}
+
+static inline void columns_32(vec_t *v, const uint8_t *src, int64_t step)
+{
+    vec_t a[4];
+    for (int k = 0; k < 4; k++) {
+        a[k] = v_load_lanes(src + k * step, 4 * step);
+    }
+    for (int pass = 0; pass < 2; pass++) {
+        vec_t b[4];
+        for (int k = 0; k < 2; k++) {
+            b[2 * k] = v_lo32(a[k], a[k + 2]);
+            b[2 * k + 1] = v_hi32(a[k], a[k + 2]);
+        }
+        memcpy(a, b, sizeof a);
+    }
+    memcpy(v, a, sizeof a);
+}
+
+static inline void columns_64(vec_t *v, const uint8_t *src, int64_t step)
+{
+    vec_t a = v_load_lanes(src, 2 * step);
+    vec_t b = v_load_lanes(src + step, 2 * step);
+    v[0] = v_lo64(a, b);
+    v[1] = v_hi64(a, b);
+}
+
+static inline void columns_128(vec_t *v, const uint8_t *src, int64_t step)
+{
+    v[0] = v_load_lanes(src, step);
+}
+
+/* COLS destination rows of one 64-byte line. */
+#define TRANSPOSE_LINE(COLS, columns, nt)                               \
+    {                                                                   \
+        vec_t v[LINE / V_BYTES][COLS];                                  \
+        for (int h = 0; h < LINE / V_BYTES; h++) {                      \
+            columns(v[h], src + h * (COLS)*LANES * src_step, src_step); \
+        }                                                               \
+        for (int c = 0; c < (COLS); c++) {                              \
+            for (int h = 0; h < LINE / V_BYTES; h++) {                  \
+                put(dst + c * dst_step + h * V_BYTES, v[h][c], (nt));   \
+            }                                                           \
+        }                                                               \
+    }
+
+#define DEFINE_TRANSPOSE(name, COLS, columns)                                                     \
+    static inline void name(uint8_t *dst, int64_t dst_step, const uint8_t *src, int64_t src_step, \
+                            int64_t n_lines, int64_t n_lanes, bool nt)                            \
+    {                                                                                             \
+        const uint8_t *from = src;                                                                \
+        uint8_t *to = dst;                                                                        \
+        for (int64_t g = 0; g < n_lanes; g++) {                                                   \
+            for (int64_t l = 0; l < n_lines; l++) {                                               \
+                src = from + g * 16 + l * (LINE / 16 * (COLS)) * src_step;                        \
+                dst = to + g * (COLS)*dst_step + l * LINE;                                        \
+                if (nt) {                                                                         \
+                    TRANSPOSE_LINE(COLS, columns, true)                                           \
+                } else {                                                                          \
+                    TRANSPOSE_LINE(COLS, columns, false)                                          \
+                }                                                                                 \
+            }                                                                                     \
+        }                                                                                         \
+    }
+
+DEFINE_TRANSPOSE(transpose_8, 16, columns_8)
+DEFINE_TRANSPOSE(transpose_16, 8, columns_16)
+DEFINE_TRANSPOSE(transpose_32, 4, columns_32)
+DEFINE_TRANSPOSE(transpose_64, 2, columns_64)
+DEFINE_TRANSPOSE(transpose_128, 1, columns_128)
+
+static void simd_transpose(uint8_t *dst, int64_t dst_step, const uint8_t *src, int64_t src_step,
+                           int64_t n_lines, int64_t n_lanes, uint32_t elem, bool nt)
+{
+    switch (elem) {
+    case 1:
+        transpose_8(dst, dst_step, src, src_step, n_lines, n_lanes, nt);
+        break;
+    case 2:
+        transpose_16(dst, dst_step, src, src_step, n_lines, n_lanes, nt);
+        break;
+    case 4:
+        transpose_32(dst, dst_step, src, src_step, n_lines, n_lanes, nt);
+        break;
+    case 8:
+        transpose_64(dst, dst_step, src, src_step, n_lines, n_lanes, nt);
+        break;
+    default:
+        transpose_128(dst, dst_step, src, src_step, n_lines, n_lanes, nt);
+        break;
+    }
+}
+
+/* Casts: head up to a line of the destination and tail by the scalar kernel, whole lines here. A
+ * destination that is not aligned to its elements never gets to a line and is not streamed. */
+#define DEFINE_CAST(name, scalar, convert, from_t, from_bytes, to_t, to_bytes)      \
+    static void name(to_t *dst, const from_t *src, int64_t n, bool nt)              \
+    {                                                                               \
+        uint8_t *d = (uint8_t *)dst;                                                \
+        const uint8_t *s = (const uint8_t *)src;                                    \
+        int64_t head = to_line(d) / (to_bytes);                                     \
+        bool can_stream = nt && to_line(d) % (to_bytes) == 0;                       \
+        int64_t i = can_stream ? heft__min_i64(head, n) : 0;                        \
+        scalar(dst, src, i, false);                                                 \
+        for (; i + LINE / (to_bytes) <= n; i += LINE / (to_bytes)) {                \
+            const uint8_t *p = s + i * (from_bytes);                                \
+            for (int k = 0; k < LINE / (to_bytes) * (from_bytes); k += LINE) {      \
+                prefetch(p + k + AHEAD);                                            \
+            }                                                                       \
+            vec_t v[LINE / V_BYTES];                                                \
+            for (int k = 0; k < LINE / V_BYTES; k++) {                              \
+                v[k] = convert(p + k * V_BYTES / (to_bytes) * (from_bytes));        \
+            }                                                                       \
+            for (int k = 0; k < LINE / V_BYTES; k++) {                              \
+                put(d + i * (to_bytes) + k * V_BYTES, v[k], can_stream);            \
+            }                                                                       \
+        }                                                                           \
+        scalar((to_t *)(void *)(d + i * (to_bytes)),                                \
+               (const from_t *)(const void *)(s + i * (from_bytes)), n - i, false); \
+    }
+
+DEFINE_CAST(simd_f32_to_bf16, heft__scalar_f32_to_bf16, v_f32_to_bf16, uint32_t, 4, uint16_t, 2)
+DEFINE_CAST(simd_f32_to_f16, heft__scalar_f32_to_f16, v_f32_to_f16, uint32_t, 4, uint16_t, 2)
+DEFINE_CAST(simd_bf16_to_f32, heft__scalar_bf16_to_f32, v_bf16_to_f32, uint16_t, 2, uint32_t, 4)
+DEFINE_CAST(simd_f16_to_f32, heft__scalar_f16_to_f32, v_f16_to_f32, uint16_t, 2, uint32_t, 4)
+
+static void simd_fence(void)
+{
+    _mm_sfence();
+}
