@@ -84,11 +84,11 @@ typedef struct heft_convert_opts {
 /**
  * Convert a checkpoint, group by group: writes one checkpoint folder for each rank of the plan
  * ("dir" itself when the plan has one rank, else dir/rank-0, dir/rank-1, ...). Peak memory beyond
- * page cache is bounded by one group. The source may hold tensors that the plan does not know;
- * parameters that no piece writes are left out. Tensors only: other files of a model are the
- * caller's. Nothing is left under a final name on failure. HEFT_ERR_EXISTS: a rank's folder is not
- * empty, or dir holds a checkpoint. HEFT_ERR_NAME, HEFT_ERR_SHAPE: the source lacks a tensor of the
- * plan, or it is another one. HEFT_ERR_UNSUPPORTED names a parameter that only the engine's loader
+ * page cache is bounded by one group. Parameters that no piece writes are left out. Tensors only:
+ * other files of a model are the caller's. Nothing is left under a final name on failure.
+ * HEFT_ERR_EXISTS: a rank's folder is not empty, or dir holds a checkpoint. HEFT_ERR_NAME,
+ * HEFT_ERR_SHAPE: the source lacks a tensor of the plan, or holds one that the plan does not know,
+ * or another one of that name. HEFT_ERR_UNSUPPORTED names a parameter that only the engine's loader
  * can write. HEFT_ERR_IO, HEFT_ERR_NOSPACE, HEFT_ERR_CANCELED.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_convert(const heft_plan_t *plan,

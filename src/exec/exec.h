@@ -98,8 +98,8 @@ int64_t heft__exec_get_n_bytes(const heft_exec_t *exec);
 #define HEFT__NO_TENSOR UINT32_MAX
 
 /* index_out[s]: the tensor of source s in the checkpoint, for each source that a piece of ranks
- * [first, first + n) reads, else HEFT__NO_TENSOR. The checkpoint may hold more. HEFT_ERR_NAME,
- * HEFT_ERR_SHAPE. */
+ * [first, first + n) reads, else HEFT__NO_TENSOR. A tensor that is no source of the plan
+ * is an error. HEFT_ERR_NAME, HEFT_ERR_SHAPE. */
 heft_status_t heft__match_sources(const heft_plan_t *plan, uint32_t first_rank_index,
                                   uint32_t n_ranks, const heft_checkpoint_t *checkpoint,
                                   uint32_t *index_out, heft_error_t *err);
@@ -112,6 +112,8 @@ heft_status_t heft__match_params(const heft_plan_t *plan, uint32_t rank_index,
 heft_shape_t heft__shape_from_storage(const heft_shape_t *storage, heft_dtype_t dtype);
 /* Whether a piece writes the parameter, or there is nothing to write (no elements). */
 bool heft__param_is_written(const heft_plan_t *plan, uint32_t rank_index, uint32_t param);
+/* Whether a piece reads what an operation left that heft does not run itself. */
+bool heft__piece_is_opaque(const heft_piece_t *piece);
 /* HEFT_ERR_UNSUPPORTED, naming the first parameter that only the engine's loader can write. */
 heft_status_t heft__refuse_opaque(const heft_plan_t *plan, uint32_t first_rank_index,
                                   uint32_t n_ranks, const char *what, heft_error_t *err);

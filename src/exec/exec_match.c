@@ -6,6 +6,7 @@
 #include "exec/exec.h"
 
 #include <stdio.h>
+#include <string.h>
 
 heft_shape_t heft__shape_from_storage(const heft_shape_t *storage, heft_dtype_t dtype)
 {
@@ -28,26 +29,28 @@ bool heft__param_is_written(const heft_plan_t *plan, uint32_t rank_index, uint32
                      info.n_elems == 0);
 }
 
+bool heft__piece_is_opaque(const heft_piece_t *piece)
+{
+    for (uint32_t s = 0; s < piece->n_srcs; s++) {
+        if (piece->srcs[s].opaque != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 heft_status_t heft__refuse_opaque(const heft_plan_t *plan, uint32_t first_rank_index,
                                   uint32_t n_ranks, const char *what, heft_error_t *err)
 {
-    heft_plan_info_t info;
-    heft_plan_query(plan, &info);
-    for (uint32_t g = 0; g < info.n_groups; g++) {
-        heft_group_info_t group;
-        heft_status_t status = heft_plan_query_group(plan, g, &group, err);
-        if (status != HEFT_OK) {
-            return status;
-        }
-        uint32_t n = 0;
-        const heft_plan_member_t *members = heft_plan_get_group_params(plan, g, &n);
-        for (uint32_t i = 0; group.is_opaque != 0 && i < n; i++) {
-            heft_tensor_info_t param;
-            uint32_t rank = members[i].rank_index;
-            if (rank < first_rank_index || rank - first_rank_index >= n_ranks) {
+    for (uint32_t r = first_rank_index; r < first_rank_index + n_ranks; r++) {
+        uint64_t n = 0;
+        const heft_piece_t *pieces = heft_plan_get_pieces(plan, r, &n);
+        for (uint64_t i = 0; i < n; i++) {
+            if (!heft__piece_is_opaque(&pieces[i])) {
                 continue;
             }
-            status = heft_plan_query_param(plan, rank, members[i].param, &param, err);
+            heft_tensor_info_t param;
+            heft_status_t status = heft_plan_query_param(plan, r, pieces[i].param, &param, err);
             return status != HEFT_OK
                        ? status
                        : heft__error_set(err, HEFT_ERR_UNSUPPORTED,
@@ -169,6 +172,30 @@ static void mark_used(const heft_plan_t *plan, uint32_t first_rank_index, uint32
     }
 }
 
+/* A tensor that the plan never saw would be dropped without a word. Both lists are in bytewise name
+ * order. */
+static heft_status_t refuse_unknown(const heft_plan_t *plan, uint32_t n_sources,
+                                    const heft_manifest_t *manifest, heft_error_t *err)
+{
+    uint32_t s = 0;
+    heft_tensor_info_t known = { .name = "" };
+    for (uint32_t i = 0; i < heft_manifest_get_n_tensors(manifest); i++) {
+        heft_tensor_info_t have;
+        heft_status_t status = heft_manifest_query(manifest, i, &have, err);
+        while (status == HEFT_OK && s < n_sources && strcmp(known.name, have.name) < 0) {
+            status = heft_plan_query_source(plan, s++, &known, err);
+        }
+        if (status != HEFT_OK) {
+            return status;
+        }
+        if (strcmp(known.name, have.name) != 0) {
+            return heft__error_set(err, HEFT_ERR_NAME,
+                                   "tensor \"%s\" in the file is no source of the plan", have.name);
+        }
+    }
+    return HEFT_OK;
+}
+
 heft_status_t heft__match_sources(const heft_plan_t *plan, uint32_t first_rank_index,
                                   uint32_t n_ranks, const heft_checkpoint_t *checkpoint,
                                   uint32_t *index_out, heft_error_t *err)
@@ -195,7 +222,10 @@ heft_status_t heft__match_sources(const heft_plan_t *plan, uint32_t first_rank_i
         }
     }
     heft__free(used);
-    return status != HEFT_OK ? status : report_missing(&missing, err);
+    if (status == HEFT_OK) {
+        status = report_missing(&missing, err);
+    }
+    return status == HEFT_OK ? refuse_unknown(plan, info.n_sources, manifest, err) : status;
 }
 
 /* A tensor of the checkpoint that is no parameter; both lists are in bytewise name order, and every

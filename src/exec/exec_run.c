@@ -202,8 +202,10 @@ static heft_status_t add_param(heft_exec_t *exec, uint32_t rank_index, uint32_t 
     uint64_t n = 0;
     const heft_piece_t *pieces = heft_plan_get_param_pieces(exec->plan, rank_index, param, &n);
     for (uint64_t i = 0; status == HEFT_OK && i < n; i++) {
-        status = heft__piece_bind(exec->plan, &pieces[i], p.info.dtype, &exec->arena, add_bound, &p,
-                                  err);
+        if (!heft__piece_is_opaque(&pieces[i])) {
+            status = heft__piece_bind(exec->plan, &pieces[i], p.info.dtype, &exec->arena, add_bound,
+                                      &p, err);
+        }
     }
     return status;
 }

@@ -52,6 +52,9 @@ void ref_reshard(const heft_tape_t *tape, uint8_t *const *data)
 {
     for (size_t k = 0; k < tape->n_writes; k++) {
         const heft__write_t *w = &tape->writes[k];
+        if (w->kind == HEFT_WRITE_OPAQUE) {
+            continue;
+        }
         int64_t n = 1;
         for (int d = 0; d < w->dsts[0].rank; d++) {
             n *= w->dsts[0].extent[d];

@@ -161,6 +161,7 @@ static void sources_that_do_not_fit_are_named(void **state)
         { "norn", HEFT_DTYPE_F32, 6, HEFT_ERR_NAME, "\"norm\"" },
         { "norm", HEFT_DTYPE_BF16, 6, HEFT_ERR_SHAPE, "\"norm\": F32 [6] in the plan, BF16 [6]" },
         { "norm", HEFT_DTYPE_F32, 7, HEFT_ERR_SHAPE, "F32 [6] in the plan, F32 [7] in the file" },
+        { "more", HEFT_DTYPE_F32, 6, HEFT_ERR_NAME, "\"more\" in the file is no source" },
     };
     fixture_t f = { .source = NULL };
     stacked_case(&f.c, 2);
@@ -169,6 +170,9 @@ static void sources_that_do_not_fit_are_named(void **state)
         ref_case_t other = { 0 };
         char path[340];
         (void)ref_case_source(&other, cases[i].name, cases[i].dtype, 1, &cases[i].n);
+        if (strcmp(cases[i].name, "more") == 0) { /* all of the plan's sources, and one besides */
+            (void)ref_case_source(&other, "norm", HEFT_DTYPE_F32, 1, &cases[i].n);
+        }
         (void)ref_case_source(&other, "w", HEFT_DTYPE_BF16, 3, (int64_t[]){ 4, 2, 6 });
         (void)snprintf(path, sizeof path, "%s/other-%zu", f.root, i);
         ref_write_sources(&other, path);
@@ -180,6 +184,42 @@ static void sources_that_do_not_fit_are_named(void **state)
         heft_checkpoint_close(source);
         ref_case_fini(&other);
     }
+    close_fixture(&f);
+}
+
+/* What an operation writes that only the engine knows cannot be converted or verified. */
+static void opaque_parameters_are_named(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    fixture_t f = { .source = NULL };
+    int w = ref_case_source(&f.c, "w", HEFT_DTYPE_F32, 1, (int64_t[]){ 8 });
+    heft_tape_t *t = ref_case_tape(&f.c);
+    uint32_t plain = ref_tape_param(t, "plain", HEFT_DTYPE_F32, 1, (int64_t[]){ 8 });
+    ref_copy(t, ref_view(t, plain), ref_view(t, (uint32_t)w));
+    uint32_t packed = ref_tape_param(t, "shuffled", HEFT_DTYPE_F32, 1, (int64_t[]){ 8 });
+    heft_view_t dst = ref_view(t, packed);
+    heft_view_t src = ref_view(t, (uint32_t)w);
+    EXPECT_STATUS(heft_tape_opaque(t, "shuffle", &dst, 1, &src, 1, "by hand", &err), HEFT_OK);
+    ref_case_finish(&f.c);
+    open_fixture(&f);
+    EXPECT_STATUS(heft_convert(f.c.plan, f.source, f.out, NULL, &err), HEFT_ERR_UNSUPPORTED);
+    EXPECT_MESSAGE("cannot convert parameter \"shuffled\"");
+    assert_false(exists(f.root, "out"));
+    const heft_checkpoint_t *ranks[1] = { f.source };
+    EXPECT_STATUS(heft_verify(f.c.plan, 0, f.source, f.source, NULL, &err), HEFT_ERR_UNSUPPORTED);
+    EXPECT_MESSAGE("cannot verify parameter \"shuffled\"");
+    EXPECT_STATUS(heft_convert_reverse(f.c.plan, ranks, 1, f.out, NULL, &err),
+                  HEFT_ERR_UNSUPPORTED);
+    ref_params_t params;
+    ref_params_init(&params, &f.c, 0);
+    heft_exec_target_t target = { .params = params.data };
+    heft_exec_t *exec = NULL;
+    EXPECT_STATUS(heft_exec_create(f.c.plan, &target, 1, NULL, &exec, &err), HEFT_OK);
+    EXPECT_STATUS(heft_exec_run(exec, f.c.source_data, &err), HEFT_OK);
+    ref_params_check(&params, &f.c, 0); /* the operation's parameter keeps its bytes */
+    heft_exec_destroy(exec);
+    ref_params_fini(&params);
     close_fixture(&f);
 }
 
@@ -209,6 +249,43 @@ static void a_canceled_conversion_leaves_nothing(void **state)
         assert_false(exists(f.root, "out"));
         close_fixture(&f);
     }
+}
+
+static int watch_memory(void *arg, int64_t done, int64_t total)
+{
+    (void)done;
+    (void)total;
+    int64_t *peak = arg;
+    *peak = heft__max_i64(*peak, heft__alloc_live_bytes());
+    return 0;
+}
+
+/* Tensors go from file to file: 12 MiB pass through without a tensor in memory of our own. */
+static void no_tensor_is_held_in_memory(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    fixture_t f = { .source = NULL };
+    int w = ref_case_source(&f.c, "w", HEFT_DTYPE_BF16, 3, (int64_t[]){ 256, 24, 1024 });
+    heft_tape_t *t = ref_case_tape(&f.c);
+    for (int l = 0; l < 24; l++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "layer.%d", l);
+        uint32_t p = ref_tape_param(t, name, HEFT_DTYPE_BF16, 3, (int64_t[]){ 256, 1, 1024 });
+        ref_copy(t, ref_view(t, p), ref_narrow(ref_view(t, (uint32_t)w), 1, l, 1));
+    }
+    ref_case_finish(&f.c);
+    open_fixture(&f);
+    int64_t before = heft__alloc_live_bytes();
+    int64_t peak = 0;
+    heft_convert_opts_t opts = HEFT_CONVERT_OPTS_INIT;
+    opts.progress = watch_memory;
+    opts.progress_arg = &peak;
+    EXPECT_STATUS(heft_convert(f.c.plan, f.source, f.out, &opts, &err), HEFT_OK);
+    assert_true(peak > before);
+    assert_true(peak - before < 1 << 20);
+    check_rank(&f, 0, f.out);
+    close_fixture(&f);
 }
 
 /* The second rank's file is too large for the limit, so it fails after the first one was made. */
@@ -295,7 +372,9 @@ int main(void)
         cmocka_unit_test(each_rank_has_its_folder),
         cmocka_unit_test(untouched_parameters_are_left_out),
         cmocka_unit_test(sources_that_do_not_fit_are_named),
+        cmocka_unit_test(opaque_parameters_are_named),
         cmocka_unit_test(a_canceled_conversion_leaves_nothing),
+        cmocka_unit_test(no_tensor_is_held_in_memory),
         cmocka_unit_test(a_full_disk_leaves_nothing),
         cmocka_unit_test(wrong_calls_are_refused),
         cmocka_unit_test(convert_survives_each_allocation_failing),
