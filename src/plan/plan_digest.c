@@ -3,94 +3,165 @@
  * Digests of a plan. A rank's digest covers what that rank does and nothing else: the source
  * tensors it reads (by name, dtype, shape), its parameters, pieces and operations; so it is the
  * same in every plan that holds the rank. The plan's digest covers all sources, the rank digests,
- * and the groups. Every list is preceded by its length, so different plans never make the same
- * bytes.
+ * and the groups.
+ *
+ * Numbers are written as LEB128 (signed ones zigzag first), texts and lists after their length, so
+ * different plans never make the same bytes. A source is hashed once and stands in the others by
+ * its own digest: with names of 60 bytes and 8 ranks that is a quarter of the work.
  */
 #include "plan/plan.h"
 
 #include <string.h>
 
-static void put_i64(heft__sha256_t *h, int64_t value)
+enum { DIGEST_BYTES = 32 };
+
+/* SHA-256 fed in blocks rather than in words. */
+typedef struct sink {
+    heft__sha256_t hash;
+    size_t n;
+    uint8_t data[4096];
+} sink_t;
+
+static void finish(sink_t *sink, uint8_t digest[DIGEST_BYTES])
 {
-    heft__sha256_update_u64(h, (uint64_t)value);
+    heft__sha256_update(&sink->hash, sink->data, sink->n);
+    heft__sha256_final(&sink->hash, digest);
 }
 
-/* n numbers at once: the hash is fed in blocks rather than in words. */
-static void put_list(heft__sha256_t *h, const int64_t *values, int32_t n)
+/* Room for n bytes, if the buffer can hold so many: whole blocks go to the hash, which takes them
+ * without copying. */
+static void make_room(sink_t *sink, size_t n)
 {
-    uint8_t bytes[8 * HEFT_MAX_DIMS];
-    for (int32_t i = 0; i < n; i++) {
-        heft__put_le64(bytes + 8 * i, (uint64_t)values[i]);
+    if (sink->n + n > sizeof sink->data) {
+        size_t whole = sink->n / 64 * 64;
+        heft__sha256_update(&sink->hash, sink->data, whole);
+        sink->n -= whole;
+        memmove(sink->data, sink->data + whole, sink->n);
     }
-    heft__sha256_update(h, bytes, 8 * (size_t)n);
 }
 
-static void put_tensor(heft__sha256_t *h, const heft_tensor_info_t *info)
+static void put_bytes(sink_t *sink, const void *bytes, size_t n)
 {
-    heft__sha256_update_text(h, info->name);
-    heft__sha256_update_u64(h, info->dtype);
-    put_i64(h, info->shape.rank);
-    put_list(h, info->shape.extent, info->shape.rank);
+    make_room(sink, n);
+    if (sink->n + n > sizeof sink->data) {
+        heft__sha256_update(&sink->hash, sink->data, sink->n);
+        heft__sha256_update(&sink->hash, bytes, n);
+        sink->n = 0;
+        return;
+    }
+    memcpy(sink->data + sink->n, bytes, n);
+    sink->n += n;
 }
 
-static void put_ops(heft__sha256_t *h, const heft_op_t *ops, uint32_t n_ops)
+static void put_u64(sink_t *sink, uint64_t value)
+{
+    make_room(sink, 10);
+    for (; value > 0x7f; value >>= 7) {
+        sink->data[sink->n++] = (uint8_t)(value | 0x80);
+    }
+    sink->data[sink->n++] = (uint8_t)value;
+}
+
+static void put_i64(sink_t *sink, int64_t value)
+{
+    put_u64(sink, (uint64_t)value << 1 ^ (value < 0 ? UINT64_MAX : 0));
+}
+
+static void put_list(sink_t *sink, const int64_t *values, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        put_i64(sink, values[i]);
+    }
+}
+
+static void put_text(sink_t *sink, const char *text)
+{
+    size_t n = strlen(text);
+    put_u64(sink, n);
+    put_bytes(sink, text, n);
+}
+
+static void begin(sink_t *sink, const char *what)
+{
+    sink->n = 0;
+    heft__sha256_init(&sink->hash);
+    put_text(sink, what);
+}
+
+static void put_shape(sink_t *sink, heft_dtype_t dtype, const heft_shape_t *shape)
+{
+    put_u64(sink, dtype);
+    put_u64(sink, (uint64_t)shape->rank);
+    put_list(sink, shape->extent, shape->rank);
+}
+
+static void put_tensor(sink_t *sink, const heft_tensor_info_t *info)
+{
+    put_text(sink, info->name);
+    put_shape(sink, info->dtype, &info->shape);
+}
+
+static void put_ops(sink_t *sink, const heft_op_t *ops, uint32_t n_ops)
 {
     for (uint32_t i = 0; i < n_ops; i++) {
         uint64_t imm;
         memcpy(&imm, &ops[i].imm, sizeof imm);
-        heft__sha256_update_u64(h, (uint64_t)ops[i].code | (uint64_t)ops[i].dtype << 8 |
-                                       (uint64_t)ops[i].arg << 16);
-        heft__sha256_update_u64(h, imm);
-        heft__sha256_update_u64(h, ops[i].imm_bits);
+        put_u64(sink, ops[i].code);
+        put_u64(sink, ops[i].dtype);
+        put_u64(sink, ops[i].arg);
+        put_u64(sink, imm);
+        put_u64(sink, ops[i].imm_bits);
     }
 }
 
 /* number_of: source of the plan -> its number among those the rank reads. */
-static void put_pieces(heft__sha256_t *h, const heft_piece_t *pieces, uint64_t n,
+static void put_pieces(sink_t *sink, const heft_piece_t *pieces, uint64_t n,
                        const uint32_t *number_of)
 {
-    heft__sha256_update_u64(h, n);
+    put_u64(sink, n);
     for (uint64_t i = 0; i < n; i++) {
         const heft_piece_t *piece = &pieces[i];
-        const int64_t head[] = { piece->param, piece->rank, piece->n_srcs, piece->n_ops,
-                                 piece->dst_offset };
-        put_list(h, head, (int32_t)(sizeof head / sizeof head[0]));
-        put_list(h, piece->extent, piece->rank);
-        put_list(h, piece->dst_stride, piece->rank);
+        put_u64(sink, piece->param);
+        put_u64(sink, (uint64_t)piece->rank);
+        put_u64(sink, piece->n_srcs);
+        put_u64(sink, piece->n_ops);
+        put_i64(sink, piece->dst_offset);
+        put_list(sink, piece->extent, piece->rank);
+        put_list(sink, piece->dst_stride, piece->rank);
         for (uint32_t s = 0; s < piece->n_srcs; s++) {
             const heft_piece_src_t *src = &piece->srcs[s];
-            uint32_t number = src->opaque > 0 ? src->source : number_of[src->source];
-            const int64_t from[] = { number, src->opaque, src->offset };
-            put_list(h, from, (int32_t)(sizeof from / sizeof from[0]));
-            put_list(h, src->stride, piece->rank);
+            put_u64(sink, src->opaque);
+            put_u64(sink, src->opaque > 0 ? src->source : number_of[src->source]);
+            put_i64(sink, src->offset);
+            put_list(sink, src->stride, piece->rank);
         }
-        put_ops(h, piece->ops, piece->n_ops);
+        put_ops(sink, piece->ops, piece->n_ops);
     }
 }
 
-static void put_opaque(heft__sha256_t *h, const heft_opaque_t *op, const uint32_t *number_of)
+static void put_opaque(sink_t *sink, const heft_opaque_t *op, const uint32_t *number_of)
 {
-    heft__sha256_update_text(h, op->op);
-    heft__sha256_update_u64(h, op->n_inputs);
+    put_text(sink, op->op);
+    put_u64(sink, op->n_inputs);
     for (uint32_t i = 0; i < op->n_inputs; i++) {
         const heft_opaque_input_t *input = &op->inputs[i];
-        heft__sha256_update_u64(h, input->dtype);
-        put_i64(h, input->shape.rank);
-        put_list(h, input->shape.extent, input->shape.rank);
-        put_pieces(h, input->pieces, input->n_pieces, number_of);
+        put_shape(sink, input->dtype, &input->shape);
+        put_pieces(sink, input->pieces, input->n_pieces, number_of);
     }
-    heft__sha256_update_u64(h, op->n_outputs);
+    put_u64(sink, op->n_outputs);
     for (uint32_t i = 0; i < op->n_outputs; i++) {
         const heft_opaque_output_t *output = &op->outputs[i];
-        const int64_t head[] = { output->dtype, output->view.buffer, output->buffer_elems,
-                                 output->view.rank, output->view.offset };
-        put_list(h, head, (int32_t)(sizeof head / sizeof head[0]));
-        put_list(h, output->view.extent, output->view.rank);
-        put_list(h, output->view.stride, output->view.rank);
+        put_u64(sink, output->dtype);
+        put_u64(sink, output->view.buffer);
+        put_i64(sink, output->buffer_elems);
+        put_u64(sink, (uint64_t)output->view.rank);
+        put_i64(sink, output->view.offset);
+        put_list(sink, output->view.extent, output->view.rank);
+        put_list(sink, output->view.stride, output->view.rank);
     }
-    heft__sha256_update_u64(h, op->n_sources);
+    put_u64(sink, op->n_sources);
     for (uint32_t i = 0; i < op->n_sources; i++) {
-        heft__sha256_update_u64(h, number_of[op->sources[i]]);
+        put_u64(sink, number_of[op->sources[i]]);
     }
 }
 
@@ -105,13 +176,11 @@ static void mark_pieces(const heft_piece_t *pieces, uint64_t n, uint32_t *number
     }
 }
 
-/* number_of: scratch, n_sources, all zero; put back to zero. */
-static void digest_rank(const heft_plan_t *plan, heft__plan_rank_t *rank, uint32_t *number_of)
+/* The sources a rank reads get the value 1, the others 0. */
+static void mark_sources(const heft_plan_t *plan, const heft__plan_rank_t *rank,
+                         uint32_t *number_of)
 {
-    heft__sha256_t h;
-    uint8_t digest[32];
-    heft__sha256_init(&h);
-    heft__sha256_update_text(&h, "heft rank 1");
+    memset(number_of, 0, plan->n_sources * sizeof *number_of);
     mark_pieces(rank->pieces, rank->n_pieces, number_of);
     mark_pieces(rank->input_pieces, rank->n_input_pieces, number_of);
     for (uint32_t k = 0; k < rank->n_opaques; k++) {
@@ -119,58 +188,94 @@ static void digest_rank(const heft_plan_t *plan, heft__plan_rank_t *rank, uint32
             number_of[rank->opaques[k].sources[i]] = 1;
         }
     }
-    uint32_t n = 0;
-    for (uint32_t s = 0; s < plan->n_sources; s++) {
-        n += number_of[s];
+}
+
+typedef struct digester {
+    const heft_plan_t *plan;
+    uint8_t (*source_digests)[DIGEST_BYTES];
+    uint32_t *number_of;
+    sink_t sink;
+} digester_t;
+
+static void digest_sources(digester_t *d)
+{
+    for (uint32_t s = 0; s < d->plan->n_sources; s++) {
+        begin(&d->sink, "heft source 1");
+        put_tensor(&d->sink, &d->plan->sources[s]);
+        finish(&d->sink, d->source_digests[s]);
     }
-    heft__sha256_update_u64(&h, n);
-    n = 0;
-    for (uint32_t s = 0; s < plan->n_sources; s++) {
-        if (number_of[s] != 0) {
-            number_of[s] = n++;
-            put_tensor(&h, &plan->sources[s]);
+}
+
+static void digest_rank(digester_t *d, heft__plan_rank_t *rank)
+{
+    uint8_t digest[DIGEST_BYTES];
+    sink_t *sink = &d->sink;
+    uint32_t n = 0;
+    begin(sink, "heft rank 1");
+    mark_sources(d->plan, rank, d->number_of);
+    for (uint32_t s = 0; s < d->plan->n_sources; s++) {
+        if (d->number_of[s] != 0) {
+            d->number_of[s] = n++;
+            put_u64(sink, DIGEST_BYTES);
+            put_bytes(sink, d->source_digests[s], DIGEST_BYTES);
         }
     }
-    heft__sha256_update_u64(&h, rank->n_params);
+    put_u64(sink, 0);
+    put_u64(sink, rank->n_params);
     for (uint32_t p = 0; p < rank->n_params; p++) {
-        put_tensor(&h, &rank->params[p]);
+        put_tensor(sink, &rank->params[p]);
     }
-    put_pieces(&h, rank->pieces, rank->n_pieces, number_of);
-    heft__sha256_update_u64(&h, rank->n_opaques);
+    put_pieces(sink, rank->pieces, rank->n_pieces, d->number_of);
+    put_u64(sink, rank->n_opaques);
     for (uint32_t k = 0; k < rank->n_opaques; k++) {
-        put_opaque(&h, &rank->opaques[k], number_of);
+        put_opaque(sink, &rank->opaques[k], d->number_of);
     }
-    memset(number_of, 0, plan->n_sources * sizeof *number_of);
-    heft__sha256_final(&h, digest);
+    finish(sink, digest);
     heft__hex(digest, sizeof digest, rank->digest);
+}
+
+static void digest_plan(digester_t *d, heft_plan_t *plan)
+{
+    uint8_t digest[DIGEST_BYTES];
+    sink_t *sink = &d->sink;
+    begin(sink, "heft plan 1");
+    put_u64(sink, plan->n_sources);
+    put_bytes(sink, d->source_digests, plan->n_sources * sizeof *d->source_digests);
+    put_u64(sink, plan->first_rank);
+    put_u64(sink, plan->n_ranks);
+    for (uint32_t r = 0; r < plan->n_ranks; r++) {
+        put_text(sink, plan->ranks[r].digest);
+    }
+    put_u64(sink, plan->n_groups);
+    put_u64(sink, plan->n_slots);
+    for (uint32_t slot = 0; slot < plan->n_slots; slot++) {
+        put_u64(sink, plan->group_of[slot]);
+    }
+    finish(sink, digest);
+    heft__hex(digest, sizeof digest, plan->digest);
 }
 
 heft_status_t heft__plan_make_digests(heft_plan_t *plan, heft_error_t *err)
 {
-    uint32_t *number_of = heft__calloc((size_t)plan->n_sources + 1, sizeof *number_of);
-    if (number_of == NULL) {
-        return heft__error_nomem(err, plan->n_sources * sizeof *number_of);
+    size_t n = (size_t)plan->n_sources + 1;
+    digester_t *d = heft__calloc(1, sizeof *d);
+    uint32_t *number_of = heft__calloc(n, sizeof *number_of);
+    uint8_t(*source_digests)[DIGEST_BYTES] = heft__calloc(n, sizeof *source_digests);
+    heft_status_t status = HEFT_OK;
+    if (d == NULL || number_of == NULL || source_digests == NULL) {
+        status = heft__error_nomem(err, n * sizeof *source_digests);
+    } else {
+        d->plan = plan;
+        d->number_of = number_of;
+        d->source_digests = source_digests;
+        digest_sources(d);
+        for (uint32_t r = 0; r < plan->n_ranks; r++) {
+            digest_rank(d, &plan->ranks[r]);
+        }
+        digest_plan(d, plan);
     }
-    heft__sha256_t h;
-    uint8_t digest[32];
-    heft__sha256_init(&h);
-    heft__sha256_update_text(&h, "heft plan 1");
-    heft__sha256_update_u64(&h, plan->n_sources);
-    for (uint32_t s = 0; s < plan->n_sources; s++) {
-        put_tensor(&h, &plan->sources[s]);
-    }
-    heft__sha256_update_u64(&h, plan->first_rank);
-    heft__sha256_update_u64(&h, plan->n_ranks);
-    for (uint32_t r = 0; r < plan->n_ranks; r++) {
-        digest_rank(plan, &plan->ranks[r], number_of);
-        heft__sha256_update_text(&h, plan->ranks[r].digest);
-    }
+    heft__free(source_digests);
     heft__free(number_of);
-    heft__sha256_update_u64(&h, plan->n_groups);
-    for (uint32_t slot = 0; slot < plan->n_slots; slot++) {
-        heft__sha256_update_u64(&h, plan->group_of[slot]);
-    }
-    heft__sha256_final(&h, digest);
-    heft__hex(digest, sizeof digest, plan->digest);
-    return HEFT_OK;
+    heft__free(d);
+    return status;
 }

@@ -1,4 +1,3 @@
-heft_add_test(prop_cover SOURCES ${CMAKE_CURRENT_LIST_DIR}/prop_cover.c LABELS prop)
-if(EXISTS "${PROJECT_SOURCE_DIR}/src/recipe/CMakeLists.txt") # matches the names of exceptions
-  heft_add_test(prop_plan SOURCES ${CMAKE_CURRENT_LIST_DIR}/prop_plan.c LABELS prop)
-endif()
+foreach(name prop_cover prop_plan)
+  heft_add_test(${name} SOURCES ${CMAKE_CURRENT_LIST_DIR}/${name}.c LABELS prop)
+endforeach()
