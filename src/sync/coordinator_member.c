@@ -436,8 +436,17 @@ static bool check_report(heft_coordinator_t *c, heft__call_t *call, uint32_t slo
         heft__call_error(call, 400, HEFT_ERR_FORMAT, "report: %s", misfit);
         return false;
     }
-    const char *const digests[] = { report->plans, report->digests, report->live };
-    return check_objects(c, call, digests, 3);
+    /* what this very phase needs must be there; what is left of earlier ones need not be any more
+     */
+    const char *digest = "";
+    if (report->result == HEFT__RESULT_OK && report->phase == c->round.phase &&
+        heft__round_id_equal(report->round, c->round.id)) {
+        digest = report->phase == HEFT__PHASE_PREFLIGHT ? report->plans
+                 : report->phase == HEFT__PHASE_STAGE   ? report->digests
+                 : report->phase == HEFT__PHASE_LIVE    ? report->live
+                                                        : "";
+    }
+    return check_objects(c, call, &digest, 1);
 }
 
 /* The order, if the member has not taken it in; else wait, or say that there is none. */

@@ -396,6 +396,16 @@ heft_status_t heft__json_finish(json_t *object, char **text_out, heft_error_t *e
     return HEFT_OK;
 }
 
+char *heft__json_sorted_text(const json_t *value)
+{
+    heft__text_t text;
+    heft__text_init(&text);
+    const int rc = json_dump_callback(value, append_text, &text, JSON_COMPACT | JSON_SORT_KEYS);
+    char *taken = rc == 0 ? heft__text_take(&text) : NULL;
+    heft__text_fini(&text);
+    return taken;
+}
+
 heft_status_t heft__json_decode_flat(const char *text, size_t n, const heft__field_t *fields,
                                      const char *what, void *out, heft_error_t *err)
 {

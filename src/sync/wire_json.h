@@ -69,6 +69,10 @@ heft_status_t heft__json_encode_flat(const heft__field_t *fields, const void *in
                                      heft_error_t *err);
 /* Take the object and give its compact text (heft__free); object may be NULL (out of memory). */
 heft_status_t heft__json_finish(json_t *object, char **text_out, heft_error_t *err);
+/* Compact text with sorted keys, so that equal values give equal text (heft__free); NULL: no
+ * memory.
+ */
+char *heft__json_sorted_text(const json_t *value);
 /* Steal value into object under key; false when out of memory (value is released). */
 bool heft__json_put(json_t *object, const char *key, json_t *value);
 /* key, made fit for a message: printable, at most 60 bytes. out holds 64. */

@@ -5,7 +5,6 @@
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "sync/wire_json.h"
@@ -59,15 +58,6 @@ heft_status_t heft__contract_encode(const heft__contract_t *msg, char **text_out
     return heft__json_finish(root, text_out, err);
 }
 
-/* JSON text with sorted keys, so that equal bindings give equal text. */
-static char *canonical_text(const json_t *value)
-{
-    char *text = json_dumps(value, JSON_COMPACT | JSON_SORT_KEYS);
-    char *copy = text != NULL ? heft__strdup(text) : NULL;
-    free(text); /* jansson's own allocation */
-    return copy;
-}
-
 static void compute_family(heft__contract_t *contract)
 {
     heft__sha256_t hash;
@@ -101,7 +91,7 @@ static heft_status_t read_contract(const json_t *root, heft__contract_t *out, he
     out->ranks = head.ranks;
     out->recipe_name = heft__strdup(json_string_value(json_object_get(recipe, "name")));
     out->recipe_text = heft__strdup(json_string_value(json_object_get(recipe, "text")));
-    out->bindings = canonical_text(json_object_get(root, "bindings"));
+    out->bindings = heft__json_sorted_text(json_object_get(root, "bindings"));
     if (out->recipe_name == NULL || out->recipe_text == NULL || out->bindings == NULL) {
         return heft__error_nomem(err, 0);
     }

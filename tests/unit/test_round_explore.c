@@ -316,40 +316,80 @@ static void violated(const explorer_t *e, int depth, const node_t *n, const char
     fail_msg("%s", what);
 }
 
+/* What member i serves. */
+static const char *check_service(const node_t *n, int i)
+{
+    const sim_t *s = &n->sims[i];
+    const bool committed = n->record.committed == NEW; /* durable, and not revoked */
+    if (committed && s->serving && s->live == OLD) {
+        return "serves the old version after a durable commit";
+    }
+    if (!committed && s->serving && s->live == NEW) {
+        return "serves the new version without a durable commit";
+    }
+    return NULL;
+}
+
+/* What member i is told. */
+static const char *check_order(const node_t *n, int i)
+{
+    const sim_t *s = &n->sims[i];
+    const heft__round_member_t *m = &n->members[i];
+    const record_t *rec = &n->record;
+    const bool committed = rec->committed == NEW;
+    const bool of_record = rec->in_flight && heft__round_id_equal(m->order_round, rec->id);
+    if (!m->used) {
+        return NULL;
+    }
+    if (m->target == HEFT__PHASE_FLIP && !committed && n->round.state == HEFT__ROUND_FLIPPING) {
+        return "flip ordered without a durable commit";
+    }
+    if (m->target != HEFT__PHASE_ABORT) {
+        return NULL;
+    }
+    if (committed && of_record && rec->decision == HEFT__DECISION_COMMIT) {
+        return "abort ordered after a durable commit";
+    }
+    const bool exposed = s->state == HEFT__STATE_STAGING && !s->fenced && n->sims[0].sending;
+    return exposed && s->life == s->known_life ? "told to drop memory that a transfer may write"
+                                               : NULL;
+}
+
+static bool rests(const heft__round_t *r)
+{
+    return r->state == HEFT__ROUND_IDLE || r->state == HEFT__ROUND_UNKNOWN ||
+           r->state == HEFT__ROUND_PARTIAL;
+}
+
 static void check_node(const explorer_t *e, int depth, const node_t *n)
 {
     const heft__round_t *r = &n->round;
-    const record_t *rec = &n->record;
-    const bool committed = rec->committed == NEW; /* durable, and not revoked */
-    bool source_sending = n->sims[0].sending;
     for (int i = 1; i < N; i++) {
-        const sim_t *s = &n->sims[i];
-        const heft__round_member_t *m = &n->members[i];
-        if (committed && s->serving && s->live == OLD) {
-            violated(e, depth, n, "serves the old version after a durable commit");
-        }
-        if (!committed && s->serving && s->live == NEW) {
-            violated(e, depth, n, "serves the new version without a durable commit");
-        }
-        if (m->target == HEFT__PHASE_FLIP && m->used && !committed &&
-            r->state == HEFT__ROUND_FLIPPING) {
-            violated(e, depth, n, "flip ordered without a durable commit");
-        }
-        if (m->target == HEFT__PHASE_ABORT && m->used && committed &&
-            heft__round_id_equal(m->order_round, rec->id) && rec->in_flight &&
-            rec->decision == HEFT__DECISION_COMMIT) {
-            violated(e, depth, n, "abort ordered after a durable commit");
-        }
-        if (m->target == HEFT__PHASE_ABORT && m->used && s->state == HEFT__STATE_STAGING &&
-            !s->fenced && source_sending && s->life == s->known_life) {
-            violated(e, depth, n, "told to drop memory that a transfer may write");
+        const char *service = check_service(n, i);
+        const char *order = check_order(n, i);
+        if (service != NULL || order != NULL) {
+            violated(e, depth, n, service != NULL ? service : order);
         }
     }
-    const bool rests = r->state == HEFT__ROUND_IDLE || r->state == HEFT__ROUND_UNKNOWN ||
-                       r->state == HEFT__ROUND_PARTIAL;
-    if (!rests && heft__round_next_tick(r) == INT64_MAX && r->wait_ticket == 0) {
+    if (!rests(r) && heft__round_next_tick(r) == INT64_MAX && r->wait_ticket == 0) {
         violated(e, depth, n, "waits without a deadline");
     }
+}
+
+/* A member that nothing happened to, at the end. */
+static const char *check_survivor(const node_t *n, int i)
+{
+    const sim_t *s = &n->sims[i];
+    const bool well = s->reachable && s->registered && s->condition == HEFT__CONDITION_OK &&
+                      s->life == 1 && n->members[i].poison == HEFT__POISON_NONE &&
+                      s->result == HEFT__RESULT_OK;
+    if (n->round.state != HEFT__ROUND_IDLE || !well) {
+        return NULL;
+    }
+    if (!s->serving && !n->warned) {
+        return "left out of service without a word";
+    }
+    return s->live != n->record.committed ? "serves another version than the committed one" : NULL;
 }
 
 /* Nothing can happen any more. */
@@ -362,24 +402,16 @@ static void check_end(explorer_t *e, int depth, const node_t *n)
     e->n_aborted += state == HEFT__ROUND_ABORTED;
     e->n_unknown += state == HEFT__ROUND_UNKNOWN;
     e->n_partial += state == HEFT__ROUND_PARTIAL;
-    const bool rests = r->state == HEFT__ROUND_IDLE || r->state == HEFT__ROUND_UNKNOWN ||
-                       r->state == HEFT__ROUND_PARTIAL;
-    if (!rests) {
+    if (!rests(r)) {
         violated(e, depth, n, "stuck");
     }
     if (n->faults == e->faults && state != HEFT__ROUND_COMMITTED) {
         violated(e, depth, n, "not committed although nothing failed");
     }
     for (int i = 1; i < N; i++) {
-        const sim_t *s = &n->sims[i];
-        const bool well = s->reachable && s->registered && s->condition == HEFT__CONDITION_OK &&
-                          s->life == 1 && n->members[i].poison == HEFT__POISON_NONE &&
-                          s->result == HEFT__RESULT_OK;
-        if (r->state == HEFT__ROUND_IDLE && well && !s->serving && !n->warned) {
-            violated(e, depth, n, "left out of service without a word");
-        }
-        if (r->state == HEFT__ROUND_IDLE && well && s->live != n->record.committed) {
-            violated(e, depth, n, "serves another version than the committed one");
+        const char *wrong = check_survivor(n, i);
+        if (wrong != NULL) {
+            violated(e, depth, n, wrong);
         }
     }
 }

@@ -1,0 +1,914 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rounds over HTTP: a real coordinator, members that speak the wire protocol. */
+#include "http_fleet.h"
+
+#include <jansson.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef struct fleet {
+    heft_coordinator_t *coordinator;
+    const char *url;
+    fleet_member_t source;
+    fleet_member_t dest[2];
+} fleet_t;
+
+static heft_coordinator_opts_t quick_opts(void)
+{
+    heft_coordinator_opts_t opts = HEFT_COORDINATOR_OPTS_INIT;
+    opts.contact_ms = 3000;
+    return opts;
+}
+
+static void fleet_start(fleet_t *f, const heft_coordinator_opts_t *opts)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    fleet_set_source_digest(SIM_DIGEST_NEW);
+    EXPECT_STATUS(heft_coordinator_start(opts, &f->coordinator, &err), HEFT_OK);
+    f->url = heft_coordinator_get_url(f->coordinator);
+    fleet_member_start(&f->source, f->url, HEFT__ROLE_SOURCE, 0, 0);
+    fleet_member_start(&f->dest[0], f->url, HEFT__ROLE_DESTINATION, 0, 0);
+    fleet_member_start(&f->dest[1], f->url, HEFT__ROLE_DESTINATION, 0, 1);
+    fleet_await_bound(&f->source);
+    fleet_await_bound(&f->dest[0]);
+    fleet_await_bound(&f->dest[1]);
+}
+
+static void fleet_stop(fleet_t *f)
+{
+    fleet_member_stop(&f->source);
+    fleet_member_stop(&f->dest[0]);
+    fleet_member_stop(&f->dest[1]);
+    heft_coordinator_stop(f->coordinator);
+}
+
+static fleet_t *fleet_new(void)
+{
+    fleet_t *f = calloc(1, sizeof *f);
+    assert_non_null(f);
+    return f;
+}
+
+/* Text of a key of the result, for comparisons; fails when it is not there. */
+static void expect_text(const char *json, const char *key, const char *expected)
+{
+    json_t *root = json_loads(json, 0, NULL);
+    const char *text = json_string_value(json_object_get(root, key));
+    if (text == NULL || strcmp(text, expected) != 0) {
+        fail_msg("%s is %s, expected %s: %s", key, text != NULL ? text : "(null)", expected, json);
+    }
+    json_decref(root);
+}
+
+static heft__outcome_t outcome_of(char *json)
+{
+    heft__outcome_t out;
+    heft_error_t err = HEFT_ERROR_INIT;
+    EXPECT_STATUS(heft__outcome_decode(json, strlen(json), &out, &err), HEFT_OK);
+    heft__free(json);
+    return out;
+}
+
+static void expect_outcome(const heft__outcome_t *out, const char *state)
+{
+    if (strcmp(out->state, state) != 0) {
+        fail_msg("state %s, expected %s; cause %s of %s: %s", out->state, state,
+                 heft_status_get_name(out->cause.status), out->cause_member, out->cause.cause);
+    }
+}
+
+/* Wait until a member's own state is as expected; its thread broadcasts each change. */
+static void await_live(fleet_member_t *m, int64_t version, bool serving)
+{
+    const int64_t limit = heft__clock_mono_ns() + FLEET_WAIT_NS;
+    (void)pthread_mutex_lock(&m->lock);
+    while (m->sim.live != version || m->sim.serving != serving) {
+        if (heft__clock_mono_ns() > limit) {
+            (void)pthread_mutex_unlock(&m->lock);
+            fail_msg("live %lld serving %d", (long long)m->sim.live, m->sim.serving);
+        }
+        struct timespec ts;
+        (void)clock_gettime(CLOCK_REALTIME, &ts);
+        ts.tv_sec += 1;
+        (void)pthread_cond_timedwait(&m->changed, &m->lock, &ts);
+    }
+    (void)pthread_mutex_unlock(&m->lock);
+}
+
+/* ---- success ---- */
+
+static void round_commits_and_destinations_serve(void **state)
+{
+    (void)state;
+    fleet_t *f = fleet_new();
+    const heft_coordinator_opts_t opts = quick_opts();
+    fleet_start(f, &opts);
+    const heft__outcome_t out = outcome_of(fleet_push(f->url, 8, "a"));
+    expect_outcome(&out, "committed");
+    assert_int_equal(out.version, 8);
+    assert_int_equal(out.n_destinations, 2);
+    assert_int_equal(out.bytes, 2000);
+    assert_int_equal(out.pieces, 6);
+    assert_true(out.total_s > 0);
+    await_live(&f->dest[0], 8, true);
+    await_live(&f->dest[1], 8, true);
+    /* each phase was done once, in order, by those who have a part in it */
+    const heft__phase_t phases[] = { HEFT__PHASE_PREFLIGHT, HEFT__PHASE_STAGE, HEFT__PHASE_VERIFY,
+                                     HEFT__PHASE_PAUSE,     HEFT__PHASE_FLIP,  HEFT__PHASE_RESUME,
+                                     HEFT__PHASE_RELEASE };
+    for (size_t i = 0; i < sizeof phases / sizeof phases[0]; i++) {
+        assert_int_equal(f->dest[0].n_works[phases[i]], 1);
+        assert_int_equal(f->dest[1].n_works[phases[i]], 1);
+    }
+    assert_int_equal(f->source.n_works[HEFT__PHASE_PREPARE], 1);
+    assert_int_equal(f->source.n_works[HEFT__PHASE_PAUSE], 0);
+    assert_int_equal(f->dest[0].n_works[HEFT__PHASE_PREPARE], 0);
+    fleet_stop(f);
+    free(f);
+}
+
+static void two_rounds_two_versions(void **state)
+{
+    (void)state;
+    fleet_t *f = fleet_new();
+    const heft_coordinator_opts_t opts = quick_opts();
+    fleet_start(f, &opts);
+    heft__outcome_t out = outcome_of(fleet_push(f->url, 1, "a"));
+    expect_outcome(&out, "committed");
+    out = outcome_of(fleet_push(f->url, 2, "b"));
+    expect_outcome(&out, "committed");
+    await_live(&f->dest[0], 2, true);
+    await_live(&f->dest[1], 2, true);
+    fleet_stop(f);
+    free(f);
+}
+
+static void idempotency_key_gives_the_same_round(void **state)
+{
+    (void)state;
+    fleet_t *f = fleet_new();
+    const heft_coordinator_opts_t opts = quick_opts();
+    fleet_start(f, &opts);
+    char *first = NULL;
+    char *second = NULL;
+    char *other = NULL;
+    assert_int_equal(
+        fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":3,\"key\":\"k\"}", &first), 202);
+    assert_int_equal(
+        fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":3,\"key\":\"k\"}", &second), 200);
+    assert_int_equal(
+        fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":4,\"key\":\"k\"}", &other), 409);
+    json_t *a = json_loads(first, 0, NULL);
+    json_t *b = json_loads(second, 0, NULL);
+    const char *round = json_string_value(json_object_get(a, "round"));
+    assert_string_equal(round, json_string_value(json_object_get(b, "round")));
+    heft__free(fleet_await_round(f->url, round));
+    /* and long after it ended */
+    heft__free(second);
+    assert_int_equal(
+        fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":3,\"key\":\"k\"}", &second), 200);
+    expect_text(second, "state", "committed");
+    assert_int_equal(f->dest[0].n_works[HEFT__PHASE_FLIP], 1);
+    json_decref(a);
+    json_decref(b);
+    heft__free(first);
+    heft__free(second);
+    heft__free(other);
+    fleet_stop(f);
+    free(f);
+}
+
+static void single_flight(void **state)
+{
+    (void)state;
+    fleet_t *f = fleet_new();
+    const heft_coordinator_opts_t opts = quick_opts();
+    f->dest[1].hold_phase = HEFT__PHASE_STAGE;
+    fleet_start(f, &opts);
+    char *first = NULL;
+    char *second = NULL;
+    assert_int_equal(
+        fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":3,\"key\":\"k\"}", &first), 202);
+    fleet_await_order(&f->dest[1], HEFT__PHASE_STAGE);
+    assert_int_equal(
+        fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":4,\"key\":\"l\"}", &second), 409);
+    assert_non_null(strstr(second, "ERR_BUSY"));
+    /* a participant cannot leave now */
+    char path[256];
+    (void)snprintf(path, sizeof path, "/v1/members/%s?incarnation=%s", f->dest[0].id,
+                   f->dest[0].incarnation);
+    assert_int_equal(fleet_request(f->url, "DELETE", path, NULL, NULL), 409);
+    fleet_member_release(&f->dest[1]);
+    json_t *root = json_loads(first, 0, NULL);
+    const heft__outcome_t out =
+        outcome_of(fleet_await_round(f->url, json_string_value(json_object_get(root, "round"))));
+    expect_outcome(&out, "committed");
+    json_decref(root);
+    heft__free(first);
+    heft__free(second);
+    fleet_stop(f);
+    free(f);
+}
+
+static void senders_wait_for_armed_receivers(void **state)
+{
+    (void)state;
+    fleet_t *f = fleet_new();
+    const heft_coordinator_opts_t opts = quick_opts();
+    f->dest[0].hold_phase = HEFT__PHASE_STAGE;
+    f->source.hold_phase = HEFT__PHASE_PREPARE;
+    fleet_start(f, &opts);
+    char *first = NULL;
+    assert_int_equal(
+        fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":3,\"key\":\"k\"}", &first), 202);
+    fleet_await_order(&f->source, HEFT__PHASE_PREPARE);
+    assert_int_equal(f->dest[0].n_orders[HEFT__PHASE_STAGE], 0);
+    fleet_member_release(&f->source);
+    fleet_await_order(&f->source, HEFT__PHASE_STAGE);
+    assert_int_equal(fleet_member_get(&f->dest[0]).state, HEFT__STATE_STAGING);
+    assert_true(fleet_member_get(&f->dest[1]).state != HEFT__STATE_IDLE);
+    fleet_member_release(&f->dest[0]);
+    json_t *root = json_loads(first, 0, NULL);
+    const heft__outcome_t out =
+        outcome_of(fleet_await_round(f->url, json_string_value(json_object_get(root, "round"))));
+    expect_outcome(&out, "committed");
+    json_decref(root);
+    heft__free(first);
+    fleet_stop(f);
+    free(f);
+}
+
+/* ---- failure ---- */
+
+static void expect_abort_at(heft__phase_t phase, heft__result_t result, bool source)
+{
+    fleet_t *f = fleet_new();
+    const heft_coordinator_opts_t opts = quick_opts();
+    fleet_start(f, &opts);
+    heft__outcome_t out = outcome_of(fleet_push(f->url, 1, "a"));
+    expect_outcome(&out, "committed");
+    fleet_member_t *m = source ? &f->source : &f->dest[1];
+    (void)pthread_mutex_lock(&m->lock);
+    m->fail_phase = phase;
+    m->fail_result = result;
+    (void)pthread_mutex_unlock(&m->lock);
+    out = outcome_of(fleet_push(f->url, 2, "b"));
+    expect_outcome(&out, "aborted");
+    assert_string_equal(out.cause_member, m->id);
+    assert_int_equal(out.cause.phase, phase);
+    assert_int_equal(out.cause.status, HEFT_ERR_IO);
+    assert_string_equal(out.cause.cause, "injected");
+    await_live(&f->dest[0], 1, true);
+    await_live(&f->dest[1], 1, true);
+    assert_int_equal(fleet_member_get(&f->source).state, HEFT__STATE_IDLE);
+    /* an aborted version may be tried again, as a new round */
+    out = outcome_of(fleet_push(f->url, 2, "c"));
+    expect_outcome(&out, "committed");
+    await_live(&f->dest[1], 2, true);
+    fleet_stop(f);
+    free(f);
+}
+
+static void preflight_failure_aborts(void **state)
+{
+    (void)state;
+    expect_abort_at(HEFT__PHASE_PREFLIGHT, HEFT__RESULT_FAILED, false);
+}
+
+static void prepare_failure_aborts(void **state)
+{
+    (void)state;
+    expect_abort_at(HEFT__PHASE_PREPARE, HEFT__RESULT_FAILED, true);
+}
+
+static void stage_failure_keeps_n(void **state)
+{
+    (void)state;
+    expect_abort_at(HEFT__PHASE_STAGE, HEFT__RESULT_FAILED, false);
+    expect_abort_at(HEFT__PHASE_STAGE, HEFT__RESULT_FAILED, true);
+}
+
+static void verify_failure_aborts(void **state)
+{
+    (void)state;
+    expect_abort_at(HEFT__PHASE_VERIFY, HEFT__RESULT_FAILED, false);
+}
+
+static void pause_failure_aborts_all(void **state)
+{
+    (void)state;
+    expect_abort_at(HEFT__PHASE_PAUSE, HEFT__RESULT_FAILED, false);
+}
+
+static void plan_digest_mismatch_names_the_member(void **state)
+{
+    (void)state;
+    fleet_t *f = fleet_new();
+    const heft_coordinator_opts_t opts = quick_opts();
+    f->dest[1].other_plan = true;
+    fleet_start(f, &opts);
+    char *json = fleet_push(f->url, 2, "b");
+    assert_non_null(strstr(json, "plan digest: "));
+    const heft__outcome_t out = outcome_of(json);
+    expect_outcome(&out, "aborted");
+    assert_string_equal(out.cause_member, f->dest[1].id);
+    assert_int_equal(out.cause.status, HEFT_ERR_PROOF);
+    assert_int_equal(out.n_problems, 1);
+    assert_int_equal(f->dest[0].n_orders[HEFT__PHASE_STAGE], 0);
+    fleet_stop(f);
+    free(f);
+}
+
+static void transport_mismatch_is_found_before_pause(void **state)
+{
+    (void)state;
+    fleet_t *f = fleet_new();
+    const heft_coordinator_opts_t opts = quick_opts();
+    f->dest[0].transport = "ucx";
+    fleet_start(f, &opts);
+    const heft__outcome_t out = outcome_of(fleet_push(f->url, 2, "b"));
+    expect_outcome(&out, "aborted");
+    assert_string_equal(out.cause_member, f->dest[0].id);
+    assert_non_null(strstr(out.first_problem, "ucx here, shm at source.heft.0.0"));
+    assert_int_equal(f->dest[0].n_orders[HEFT__PHASE_STAGE], 0);
+    fleet_stop(f);
+    free(f);
+}
+
+static void silent_member_is_named_and_excluded(void **state)
+{
+    (void)state;
+    fleet_t *f = fleet_new();
+    heft_coordinator_opts_t opts = quick_opts();
+    opts.contact_ms = 300;
+    f->dest[1].die_phase = HEFT__PHASE_PAUSE;
+    fleet_start(f, &opts);
+    char *json = fleet_push(f->url, 2, "b");
+    assert_non_null(strstr(json, "\"excluded\":true"));
+    const heft__outcome_t out = outcome_of(json);
+    expect_outcome(&out, "aborted");
+    assert_string_equal(out.cause_member, f->dest[1].id);
+    assert_int_equal(out.cause.status, HEFT_ERR_PEER);
+    assert_int_equal(out.cause.phase, HEFT__PHASE_PAUSE);
+    assert_non_null(strstr(out.cause.cause, "no contact for 300 ms"));
+    fleet_stop(f);
+    free(f);
+}
+
+static void phase_deadline_names_who_is_behind(void **state)
+{
+    (void)state;
+    fleet_t *f = fleet_new();
+    heft_coordinator_opts_t opts = quick_opts();
+    opts.pause_ms = 200;
+    f->dest[1].hold_phase = HEFT__PHASE_PAUSE;
+    fleet_start(f, &opts);
+    char *begun = NULL;
+    assert_int_equal(
+        fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":3,\"key\":\"k\"}", &begun), 202);
+    fleet_await_order(&f->dest[0], HEFT__PHASE_ABORT);
+    fleet_member_release(&f->dest[1]);
+    json_t *root = json_loads(begun, 0, NULL);
+    const heft__outcome_t out =
+        outcome_of(fleet_await_round(f->url, json_string_value(json_object_get(root, "round"))));
+    expect_outcome(&out, "aborted");
+    assert_string_equal(out.cause_member, f->dest[1].id);
+    assert_int_equal(out.cause.status, HEFT_ERR_TIMEOUT);
+    json_decref(root);
+    heft__free(begun);
+    fleet_stop(f);
+    free(f);
+}
+
+static void cancel_before_the_decision_aborts(void **state)
+{
+    (void)state;
+    fleet_t *f = fleet_new();
+    const heft_coordinator_opts_t opts = quick_opts();
+    f->dest[1].hold_phase = HEFT__PHASE_VERIFY;
+    fleet_start(f, &opts);
+    char *begun = NULL;
+    assert_int_equal(
+        fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":3,\"key\":\"k\"}", &begun), 202);
+    json_t *root = json_loads(begun, 0, NULL);
+    const char *round = json_string_value(json_object_get(root, "round"));
+    char path[128];
+    (void)snprintf(path, sizeof path, "/v1/rounds/%s/cancel", round);
+    fleet_await_order(&f->dest[1], HEFT__PHASE_VERIFY);
+    assert_int_equal(fleet_request(f->url, "POST", path, "{}", NULL), 202);
+    fleet_member_release(&f->dest[1]);
+    const heft__outcome_t out = outcome_of(fleet_await_round(f->url, round));
+    expect_outcome(&out, "aborted");
+    assert_int_equal(out.cause.status, HEFT_ERR_CANCELED);
+    assert_int_equal(f->dest[0].n_orders[HEFT__PHASE_PAUSE], 0);
+    json_decref(root);
+    heft__free(begun);
+    fleet_stop(f);
+    free(f);
+}
+
+static void cancel_after_the_decision_is_too_late(void **state)
+{
+    (void)state;
+    fleet_t *f = fleet_new();
+    const heft_coordinator_opts_t opts = quick_opts();
+    f->dest[1].hold_phase = HEFT__PHASE_FLIP;
+    fleet_start(f, &opts);
+    char *begun = NULL;
+    assert_int_equal(
+        fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":3,\"key\":\"k\"}", &begun), 202);
+    json_t *root = json_loads(begun, 0, NULL);
+    const char *round = json_string_value(json_object_get(root, "round"));
+    char path[128];
+    (void)snprintf(path, sizeof path, "/v1/rounds/%s/cancel", round);
+    fleet_await_order(&f->dest[1], HEFT__PHASE_FLIP);
+    char *reply = NULL;
+    assert_int_equal(fleet_request(f->url, "POST", path, NULL, &reply), 202);
+    expect_text(reply, "state", "flipping");
+    heft__free(reply);
+    fleet_member_release(&f->dest[1]);
+    const heft__outcome_t out = outcome_of(fleet_await_round(f->url, round));
+    expect_outcome(&out, "committed");
+    json_decref(root);
+    heft__free(begun);
+    fleet_stop(f);
+    free(f);
+}
+
+/* ---- flip ---- */
+
+static void flip_refused_once_is_retried(void **state)
+{
+    (void)state;
+    fleet_t *f = fleet_new();
+    const heft_coordinator_opts_t opts = quick_opts();
+    f->dest[1].fail_phase = HEFT__PHASE_FLIP;
+    f->dest[1].fail_result = HEFT__RESULT_REFUSED;
+    fleet_start(f, &opts);
+    const heft__outcome_t out = outcome_of(fleet_push(f->url, 2, "b"));
+    expect_outcome(&out, "committed");
+    assert_int_equal(f->dest[1].n_orders[HEFT__PHASE_FLIP], 2);
+    fleet_stop(f);
+    free(f);
+}
+
+static void flip_broken_midway_poisons_until_recovered(void **state)
+{
+    (void)state;
+    fleet_t *f = fleet_new();
+    const heft_coordinator_opts_t opts = quick_opts();
+    f->dest[1].fail_phase = HEFT__PHASE_FLIP;
+    f->dest[1].fail_result = HEFT__RESULT_FAILED;
+    f->dest[1].sim.role = HEFT__ROLE_DESTINATION;
+    fleet_start(f, &opts);
+    heft__outcome_t out = outcome_of(fleet_push(f->url, 2, "b"));
+    expect_outcome(&out, "partially_committed");
+    assert_true(out.ended);
+    char *reply = NULL;
+    assert_int_equal(
+        fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":3,\"key\":\"k\"}", &reply), 409);
+    assert_non_null(strstr(reply, "ERR_POISONED"));
+    assert_non_null(strstr(reply, f->dest[1].id));
+    heft__free(reply);
+    /* the two ranks are one engine: the one that flipped must not serve alone */
+    assert_false(fleet_member_get(&f->dest[0]).serving);
+
+    char claim[256];
+    (void)snprintf(claim, sizeof claim, "{\"members\":[{\"id\":\"%s\",\"claim\":\"restarted\"}]}",
+                   f->dest[1].id);
+    assert_int_equal(fleet_request(f->url, "POST", "/v1/recover", claim, NULL), 409);
+    fleet_member_stop(&f->dest[1]);
+    f->dest[1] = (fleet_member_t){ .url = NULL };
+    fleet_member_start(&f->dest[1], f->url, HEFT__ROLE_DESTINATION, 0, 1);
+    fleet_await_bound(&f->dest[1]);
+    assert_int_equal(fleet_request(f->url, "POST", "/v1/recover", claim, NULL), 200);
+    char round[HEFT__ROUND_TEXT_SIZE];
+    heft__round_id_format(out.round, round);
+    out = outcome_of(fleet_await_round(f->url, round));
+    expect_outcome(&out, "committed");
+    /* the restarted one is behind: the same version catches it up */
+    out = outcome_of(fleet_push(f->url, 2, "again"));
+    expect_outcome(&out, "committed");
+    await_live(&f->dest[0], 2, true);
+    await_live(&f->dest[1], 2, true);
+    fleet_stop(f);
+    free(f);
+}
+
+static void flip_silent_member_is_unknown_and_never_aborted(void **state)
+{
+    (void)state;
+    fleet_t *f = fleet_new();
+    heft_coordinator_opts_t opts = quick_opts();
+    opts.contact_ms = 300;
+    f->dest[1].die_phase = HEFT__PHASE_FLIP;
+    fleet_start(f, &opts);
+    const heft__outcome_t out = outcome_of(fleet_push(f->url, 2, "b"));
+    expect_outcome(&out, "unknown");
+    assert_string_equal(out.cause_member, f->dest[1].id);
+    assert_int_equal(f->dest[0].n_orders[HEFT__PHASE_ABORT], 0);
+    assert_int_equal(f->dest[0].n_orders[HEFT__PHASE_RELEASE], 0);
+    char *status = NULL;
+    assert_int_equal(fleet_request(f->url, "GET", "/v1/status", NULL, &status), 200);
+    assert_non_null(strstr(status, "\"poisoned\":true"));
+    heft__free(status);
+    fleet_stop(f);
+    free(f);
+}
+
+/* ---- versions ---- */
+
+static void version_rules(void **state)
+{
+    (void)state;
+    fleet_t *f = fleet_new();
+    const heft_coordinator_opts_t opts = quick_opts();
+    fleet_start(f, &opts);
+    heft__outcome_t out = outcome_of(fleet_push(f->url, 5, "a"));
+    expect_outcome(&out, "committed");
+    char *reply = NULL;
+    assert_int_equal(
+        fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":4,\"key\":\"b\"}", &reply), 409);
+    assert_non_null(strstr(reply, "version_regress"));
+    heft__free(reply);
+    assert_int_equal(
+        fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":0,\"key\":\"c\"}", &reply), 400);
+    assert_non_null(strstr(reply, "version_missing"));
+    heft__free(reply);
+    assert_int_equal(fleet_request(f->url, "POST", "/v1/rounds", "{\"key\":\"c\"}", &reply), 400);
+    assert_non_null(strstr(reply, "version_missing"));
+    heft__free(reply);
+    /* the same version, the same bytes: nothing moves */
+    out = outcome_of(fleet_push(f->url, 5, "d"));
+    expect_outcome(&out, "committed");
+    assert_int_equal(out.n_destinations, 0);
+    assert_int_equal(f->dest[0].n_works[HEFT__PHASE_FLIP], 1);
+    assert_int_equal(f->source.n_works[HEFT__PHASE_PREPARE], 2);
+    /* the same version, other bytes */
+    fleet_set_source_digest(SIM_DIGEST_OLD);
+    out = outcome_of(fleet_push(f->url, 5, "e"));
+    expect_outcome(&out, "aborted");
+    assert_int_equal(out.cause.status, HEFT_ERR_VERSION);
+    assert_non_null(strstr(out.cause.cause, "version_conflict"));
+    await_live(&f->dest[0], 5, true);
+    fleet_stop(f);
+    free(f);
+}
+
+static void late_joiner_is_caught_up_alone(void **state)
+{
+    (void)state;
+    fleet_t *f = fleet_new();
+    const heft_coordinator_opts_t opts = quick_opts();
+    fleet_start(f, &opts);
+    heft__outcome_t out = outcome_of(fleet_push(f->url, 5, "a"));
+    expect_outcome(&out, "committed");
+    fleet_member_t *late = calloc(1, sizeof *late);
+    assert_non_null(late);
+    fleet_member_start(late, f->url, HEFT__ROLE_DESTINATION, 1, 0);
+    fleet_await_bound(late);
+    assert_false(fleet_member_get(late).serving);
+    out = outcome_of(fleet_push(f->url, 5, "b"));
+    expect_outcome(&out, "committed");
+    assert_int_equal(out.n_destinations, 1);
+    await_live(late, 5, true);
+    assert_int_equal(f->dest[0].n_works[HEFT__PHASE_FLIP], 1);
+    assert_int_equal(f->dest[0].n_works[HEFT__PHASE_PAUSE], 1);
+    fleet_member_stop(late);
+    free(late);
+    fleet_stop(f);
+    free(f);
+}
+
+static void preflight_and_live_rounds_move_nothing(void **state)
+{
+    (void)state;
+    fleet_t *f = fleet_new();
+    const heft_coordinator_opts_t opts = quick_opts();
+    fleet_start(f, &opts);
+    char *reply = NULL;
+    assert_int_equal(fleet_request(f->url, "POST", "/v1/preflight", "{\"key\":\"p\"}", &reply),
+                     202);
+    json_t *root = json_loads(reply, 0, NULL);
+    heft__outcome_t out =
+        outcome_of(fleet_await_round(f->url, json_string_value(json_object_get(root, "round"))));
+    json_decref(root);
+    heft__free(reply);
+    expect_outcome(&out, "passed");
+    assert_int_equal(f->dest[0].n_orders[HEFT__PHASE_STAGE], 0);
+
+    out = outcome_of(fleet_push(f->url, 5, "a"));
+    expect_outcome(&out, "committed");
+    assert_int_equal(fleet_request(f->url, "POST", "/v1/verify", "{\"key\":\"v\"}", &reply), 202);
+    root = json_loads(reply, 0, NULL);
+    char *json = fleet_await_round(f->url, json_string_value(json_object_get(root, "round")));
+    json_t *result = json_loads(json, 0, NULL);
+    assert_string_equal(json_string_value(json_object_get(result, "state")), "passed");
+    const json_t *live = json_object_get(result, "live");
+    assert_int_equal(json_array_size(live), 2);
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *item = json_array_get(live, i);
+        assert_true(json_is_true(json_object_get(item, "match")));
+        assert_int_equal(json_integer_value(json_object_get(item, "version")), 5);
+        assert_int_equal(json_integer_value(json_object_get(item, "params")), 2);
+    }
+    json_decref(result);
+    json_decref(root);
+    heft__free(json);
+    heft__free(reply);
+    fleet_stop(f);
+    free(f);
+}
+
+/* ---- restarts ---- */
+
+static uint16_t port_of(const char *url)
+{
+    return (uint16_t)strtoul(strrchr(url, ':') + 1, NULL, 10);
+}
+
+static void restart_coordinator(fleet_t *f, heft_coordinator_opts_t *opts)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    opts->port = port_of(f->url);
+    heft_coordinator_stop(f->coordinator);
+    EXPECT_STATUS(heft_coordinator_start(opts, &f->coordinator, &err), HEFT_OK);
+    f->url = heft_coordinator_get_url(f->coordinator);
+}
+
+static int64_t status_int(const char *url, const char *key)
+{
+    char *reply = NULL;
+    assert_int_equal(fleet_request(url, "GET", "/v1/status", NULL, &reply), 200);
+    json_t *root = json_loads(reply, 0, NULL);
+    const int64_t value = json_integer_value(json_object_get(root, key));
+    json_decref(root);
+    heft__free(reply);
+    return value;
+}
+
+static void epoch_and_version_survive_a_restart(void **state)
+{
+    (void)state;
+    fleet_t *f = fleet_new();
+    char *dir = heft_test_mkdir();
+    char file[600];
+    (void)snprintf(file, sizeof file, "%s/state.json", dir);
+    heft_coordinator_opts_t opts = quick_opts();
+    opts.state_file = file;
+    fleet_start(f, &opts);
+    heft__outcome_t out = outcome_of(fleet_push(f->url, 5, "a"));
+    expect_outcome(&out, "committed");
+    const int64_t epoch = status_int(f->url, "epoch");
+    const int64_t sequence = status_int(f->url, "sequence");
+    restart_coordinator(f, &opts);
+    assert_int_equal(status_int(f->url, "epoch"), epoch + 1);
+    assert_int_equal(status_int(f->url, "sequence"), sequence);
+    assert_int_equal(status_int(f->url, "committed_version"), 5);
+    char *reply = NULL;
+    (void)fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":4,\"key\":\"b\"}", &reply);
+    assert_non_null(strstr(reply, "version_regress"));
+    heft__free(reply);
+    fleet_stop(f);
+    heft_test_rmdir(dir);
+    free(f);
+}
+
+static void restart_while_paused_aborts(void **state)
+{
+    (void)state;
+    fleet_t *f = fleet_new();
+    char *dir = heft_test_mkdir();
+    char file[600];
+    (void)snprintf(file, sizeof file, "%s/state.json", dir);
+    heft_coordinator_opts_t opts = quick_opts();
+    opts.state_file = file;
+    fleet_start(f, &opts);
+    heft__outcome_t out = outcome_of(fleet_push(f->url, 5, "a"));
+    expect_outcome(&out, "committed");
+    (void)pthread_mutex_lock(&f->dest[1].lock);
+    f->dest[1].hold_phase = HEFT__PHASE_PAUSE;
+    f->dest[1].n_orders[HEFT__PHASE_PAUSE] = 0;
+    (void)pthread_mutex_unlock(&f->dest[1].lock);
+    char *begun = NULL;
+    assert_int_equal(
+        fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":6,\"key\":\"b\"}", &begun), 202);
+    fleet_await_order(&f->dest[1], HEFT__PHASE_PAUSE);
+    restart_coordinator(f, &opts);
+    fleet_member_release(&f->dest[1]);
+    json_t *root = json_loads(begun, 0, NULL);
+    out = outcome_of(fleet_await_round(f->url, json_string_value(json_object_get(root, "round"))));
+    expect_outcome(&out, "aborted");
+    await_live(&f->dest[0], 5, true);
+    await_live(&f->dest[1], 5, true);
+    out = outcome_of(fleet_push(f->url, 6, "c"));
+    expect_outcome(&out, "committed");
+    json_decref(root);
+    heft__free(begun);
+    fleet_stop(f);
+    heft_test_rmdir(dir);
+    free(f);
+}
+
+static void restart_after_the_decision_commits(void **state)
+{
+    (void)state;
+    fleet_t *f = fleet_new();
+    char *dir = heft_test_mkdir();
+    char file[600];
+    (void)snprintf(file, sizeof file, "%s/state.json", dir);
+    heft_coordinator_opts_t opts = quick_opts();
+    opts.state_file = file;
+    f->dest[1].hold_phase = HEFT__PHASE_FLIP;
+    fleet_start(f, &opts);
+    char *begun = NULL;
+    assert_int_equal(
+        fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":6,\"key\":\"b\"}", &begun), 202);
+    fleet_await_order(&f->dest[1], HEFT__PHASE_FLIP);
+    restart_coordinator(f, &opts);
+    fleet_member_release(&f->dest[1]);
+    json_t *root = json_loads(begun, 0, NULL);
+    const heft__outcome_t out =
+        outcome_of(fleet_await_round(f->url, json_string_value(json_object_get(root, "round"))));
+    expect_outcome(&out, "committed");
+    await_live(&f->dest[0], 6, true);
+    await_live(&f->dest[1], 6, true);
+    json_decref(root);
+    heft__free(begun);
+    fleet_stop(f);
+    heft_test_rmdir(dir);
+    free(f);
+}
+
+static void unwritable_state_file_stops_the_round(void **state)
+{
+    (void)state;
+    fleet_t *f = fleet_new();
+    char *dir = heft_test_mkdir();
+    char file[600];
+    char aside[620];
+    (void)snprintf(file, sizeof file, "%s/state.json", dir);
+    (void)snprintf(aside, sizeof aside, "%s.new", file);
+    heft_coordinator_opts_t opts = quick_opts();
+    opts.state_file = file;
+    fleet_start(f, &opts);
+    /* a folder where the new record is written: it cannot be */
+    assert_int_equal(mkdir(aside, 0700), 0);
+    char *reply = NULL;
+    assert_int_equal(
+        fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":6,\"key\":\"b\"}", &reply), 500);
+    assert_non_null(strstr(reply, "ERR_IO"));
+    heft__free(reply);
+    assert_int_equal(f->dest[0].n_orders[HEFT__PHASE_PREFLIGHT], 0);
+    assert_int_equal(rmdir(aside), 0);
+
+    /* and when the decision cannot be written, everyone resumes the old version */
+    heft__outcome_t out = outcome_of(fleet_push(f->url, 6, "b"));
+    expect_outcome(&out, "committed");
+    (void)pthread_mutex_lock(&f->dest[1].lock);
+    f->dest[1].hold_phase = HEFT__PHASE_PAUSE;
+    f->dest[1].n_orders[HEFT__PHASE_PAUSE] = 0;
+    (void)pthread_mutex_unlock(&f->dest[1].lock);
+    assert_int_equal(
+        fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":7,\"key\":\"c\"}", &reply), 202);
+    fleet_await_order(&f->dest[1], HEFT__PHASE_PAUSE);
+    assert_int_equal(mkdir(aside, 0700), 0);
+    fleet_member_release(&f->dest[1]);
+    json_t *root = json_loads(reply, 0, NULL);
+    out = outcome_of(fleet_await_round(f->url, json_string_value(json_object_get(root, "round"))));
+    expect_outcome(&out, "aborted");
+    assert_int_equal(out.cause.status, HEFT_ERR_IO);
+    await_live(&f->dest[0], 6, true);
+    await_live(&f->dest[1], 6, true);
+    json_decref(root);
+    heft__free(reply);
+    fleet_stop(f);
+    heft_test_rmdir(dir);
+    free(f);
+}
+
+static void two_coordinators_do_not_share_a_state_file(void **state)
+{
+    (void)state;
+    char *dir = heft_test_mkdir();
+    char file[600];
+    heft_error_t err = HEFT_ERROR_INIT;
+    (void)snprintf(file, sizeof file, "%s/state.json", dir);
+    heft_coordinator_opts_t opts = quick_opts();
+    opts.state_file = file;
+    heft_coordinator_t *a = NULL;
+    heft_coordinator_t *b = NULL;
+    EXPECT_STATUS(heft_coordinator_start(&opts, &a, &err), HEFT_OK);
+    EXPECT_STATUS(heft_coordinator_start(&opts, &b, &err), HEFT_ERR_BUSY);
+    assert_null(b);
+    heft_coordinator_stop(a);
+    heft_test_rmdir(dir);
+}
+
+static void source_restart_in_stage_aborts(void **state)
+{
+    (void)state;
+    fleet_t *f = fleet_new();
+    const heft_coordinator_opts_t opts = quick_opts();
+    f->source.hold_phase = HEFT__PHASE_STAGE;
+    fleet_start(f, &opts);
+    char *begun = NULL;
+    assert_int_equal(
+        fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":6,\"key\":\"b\"}", &begun), 202);
+    fleet_await_order(&f->source, HEFT__PHASE_STAGE);
+    fleet_member_stop(&f->source);
+    f->source = (fleet_member_t){ .url = NULL };
+    fleet_member_start(&f->source, f->url, HEFT__ROLE_SOURCE, 0, 0);
+    json_t *root = json_loads(begun, 0, NULL);
+    heft__outcome_t out =
+        outcome_of(fleet_await_round(f->url, json_string_value(json_object_get(root, "round"))));
+    /* both destinations had everything, so nothing can still be on its way */
+    expect_outcome(&out, "aborted");
+    assert_string_equal(out.cause_member, "source.heft.0.0");
+    fleet_await_bound(&f->source);
+    out = outcome_of(fleet_push(f->url, 6, "c"));
+    expect_outcome(&out, "committed");
+    json_decref(root);
+    heft__free(begun);
+    fleet_stop(f);
+    free(f);
+}
+
+/* ---- many ---- */
+
+static void two_hundred_members_commit_one_round(void **state)
+{
+    (void)state;
+    enum { N_DEST = 199 };
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < 4096 && limit.rlim_max >= 4096) {
+        limit.rlim_cur = 4096;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+    }
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_coordinator_t *c = NULL;
+    heft_coordinator_opts_t opts = HEFT_COORDINATOR_OPTS_INIT;
+    EXPECT_STATUS(heft_coordinator_start(&opts, &c, &err), HEFT_OK);
+    fleet_set_source_digest(SIM_DIGEST_NEW);
+    const char *url = heft_coordinator_get_url(c);
+    fleet_member_t *members = calloc(N_DEST + 1, sizeof *members);
+    assert_non_null(members);
+    for (uint32_t i = 0; i <= N_DEST; i++) {
+        const uint32_t d = i > 0 ? i - 1 : 0;
+        fleet_member_start(&members[i], url, i == 0 ? HEFT__ROLE_SOURCE : HEFT__ROLE_DESTINATION,
+                           d / 4, d % 4);
+    }
+    for (uint32_t i = 0; i <= N_DEST; i++) {
+        fleet_await_bound(&members[i]);
+    }
+    const heft__outcome_t out = outcome_of(fleet_push(url, 1, "a"));
+    expect_outcome(&out, "committed");
+    assert_int_equal(out.n_destinations, N_DEST);
+    for (uint32_t i = 1; i <= N_DEST; i++) {
+        await_live(&members[i], 1, true);
+    }
+    (void)printf("200 members: %.3f s\n", out.total_s);
+    for (uint32_t i = 0; i <= N_DEST; i++) {
+        fleet_member_stop(&members[i]);
+    }
+    free(members);
+    heft_coordinator_stop(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(round_commits_and_destinations_serve),
+        cmocka_unit_test(two_rounds_two_versions),
+        cmocka_unit_test(idempotency_key_gives_the_same_round),
+        cmocka_unit_test(single_flight),
+        cmocka_unit_test(senders_wait_for_armed_receivers),
+        cmocka_unit_test(preflight_failure_aborts),
+        cmocka_unit_test(prepare_failure_aborts),
+        cmocka_unit_test(stage_failure_keeps_n),
+        cmocka_unit_test(verify_failure_aborts),
+        cmocka_unit_test(pause_failure_aborts_all),
+        cmocka_unit_test(plan_digest_mismatch_names_the_member),
+        cmocka_unit_test(transport_mismatch_is_found_before_pause),
+        cmocka_unit_test(silent_member_is_named_and_excluded),
+        cmocka_unit_test(phase_deadline_names_who_is_behind),
+        cmocka_unit_test(cancel_before_the_decision_aborts),
+        cmocka_unit_test(cancel_after_the_decision_is_too_late),
+        cmocka_unit_test(flip_refused_once_is_retried),
+        cmocka_unit_test(flip_broken_midway_poisons_until_recovered),
+        cmocka_unit_test(flip_silent_member_is_unknown_and_never_aborted),
+        cmocka_unit_test(version_rules),
+        cmocka_unit_test(late_joiner_is_caught_up_alone),
+        cmocka_unit_test(preflight_and_live_rounds_move_nothing),
+        cmocka_unit_test(epoch_and_version_survive_a_restart),
+        cmocka_unit_test(restart_while_paused_aborts),
+        cmocka_unit_test(restart_after_the_decision_commits),
+        cmocka_unit_test(unwritable_state_file_stops_the_round),
+        cmocka_unit_test(two_coordinators_do_not_share_a_state_file),
+        cmocka_unit_test(source_restart_in_stage_aborts),
+        cmocka_unit_test(two_hundred_members_commit_one_round),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
