@@ -17,6 +17,7 @@ typedef struct serve {
     const cli_args_t *args;
     cli_job_t job;
     heft_manifest_t *params;
+    uint64_t *digests; /* room for those of one version */
     cli_engine_t *engine;
     heft_subscriber_t *subscriber;
     json_t *versions; /* for the report */
@@ -65,7 +66,11 @@ static int on_resume(void *arg, int64_t version)
 {
     serve_t *s = arg;
     int64_t pause_ns = s->pause_ns != 0 ? cli_mono_ns() - s->pause_ns : 0;
-    cli_engine_open_gate(s->engine, version);
+    uint32_t n = heft_manifest_get_n_tensors(s->params);
+    for (uint32_t i = 0; i < n; i++) {
+        s->digests[i] = heft_subscriber_get_digest(s->subscriber, i);
+    }
+    cli_engine_open_gate(s->engine, version, s->digests);
     s->pause_ns = 0;
     s->longest_pause_ns = pause_ns > s->longest_pause_ns ? pause_ns : s->longest_pause_ns;
     char line[128];
@@ -136,6 +141,10 @@ static int make_params(serve_t *s)
     }
     if (status != HEFT_OK) {
         return cli_fail_status(args, &err);
+    }
+    s->digests = calloc((size_t)heft_manifest_get_n_tensors(s->params) + 1, sizeof s->digests[0]);
+    if (s->digests == NULL) {
+        return cli_out_of_memory(args);
     }
     return cli_engine_create(args, s->params, (uint32_t)cli_number(args, "readers", 0), &s->engine);
 }
@@ -252,6 +261,7 @@ static int run(const cli_args_t *args)
     heft_manifest_destroy(s.params);
     cli_job_fini(&s.job);
     json_decref(s.versions);
+    free(s.digests);
     return code;
 }
 
@@ -280,7 +290,7 @@ static const cli_option_t options[] = {
       .min = 0,
       .max = 256,
       .help = "Threads that read and digest all parameters, again and again, as an engine would. "
-              "A pass that disagrees with another pass of the same version ends the program with "
+              "A pass that does not find the digests of the version it reads ends the program with "
               "exit status 1. A pause waits for the passes in progress. Default: 0." },
     { .name = "report-file",
       .value = "FILE",

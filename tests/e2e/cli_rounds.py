@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""coordinator, serve, push, status, verify --live: real processes on loopback, ports from the kernel."""
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+import unittest
+import urllib.request
+
+from cli_support import Case, HEFT, run, write_dense_model
+
+TP = 2
+RECIPE = ("--recipe", "hf-to-engine-dense", "--let", f"tp={TP}")
+DEADLINE_S = 60
+
+
+class Process:
+    """A child whose standard output is read line by line in the background."""
+
+    def __init__(self, case, *args):
+        self.child = subprocess.Popen(
+            [HEFT, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+        )
+        self.lines, self.errors = [], []
+        self.changed = threading.Condition()
+        self.threads = [
+            threading.Thread(target=self.read, args=(self.child.stdout, self.lines), daemon=True),
+            threading.Thread(target=self.read, args=(self.child.stderr, self.errors), daemon=True),
+        ]
+        for thread in self.threads:
+            thread.start()
+        case.addCleanup(self.kill)
+
+    def read(self, stream, lines):
+        for line in stream:
+            with self.changed:
+                lines.append(line.rstrip("\n"))
+                self.changed.notify_all()
+        stream.close()
+
+    def wait_line(self, predicate):
+        with self.changed:
+            found = lambda: next((line for line in self.lines if predicate(line)), None)  # noqa: E731
+            if not self.changed.wait_for(lambda: found() is not None, DEADLINE_S):
+                raise AssertionError(f"no such line: {self.lines} {self.errors}")
+            return found()
+
+    def wait_event(self, name, **fields):
+        matches = lambda e: e["event"] == name and all(e[k] == v for k, v in fields.items())  # noqa: E731
+        return json.loads(self.wait_line(lambda line: matches(json.loads(line))))
+
+    def stop(self, number=signal.SIGTERM):
+        if self.child.poll() is None:
+            self.child.send_signal(number)
+        code = self.child.wait(DEADLINE_S)
+        for thread in self.threads:
+            thread.join(DEADLINE_S)
+        return code
+
+    def kill(self):
+        if self.child.poll() is None:
+            self.child.kill()
+            self.child.wait(DEADLINE_S)
+        for thread in self.threads:
+            thread.join(DEADLINE_S)
+
+
+class Rounds(Case):
+    def setUp(self):
+        super().setUp()
+        self.model = self.dir / "model"
+        write_dense_model(self.model)
+        self.coordinator = Process(self, "coordinator", "--port-file", self.dir / "port", "--contact-ms", "5000")
+        self.url = self.coordinator.wait_line(lambda line: line.startswith("http://"))
+
+    def serve(self, rank, *more):
+        process = Process(
+            self, "serve", "--url", self.url, *RECIPE, "--model", self.model, "--rank", rank, "--json", *more
+        )
+        process.wait_event("registered")
+        return process
+
+    def push(self, version, model=None, code=0, *more):
+        args = (model or self.model, "--url", self.url, "--version", version, "--wait-for", TP, *more)
+        return self.json("push", *args, code=code)
+
+    def test_a_fleet_from_nothing_to_version_two(self):
+        self.assertEqual(self.url.rsplit(":", 1)[1], (self.dir / "port").read_text().strip())
+        ranks = [
+            self.serve(rank, "--readers", "1", "--report-file", self.dir / f"report-{rank}") for rank in range(TP)
+        ]
+        result = self.push(1)
+        self.assertEqual((result["state"], result["version"], result["destinations"]), ("committed", 1, TP))
+        self.assertGreater(result["bytes"], 0)
+        for process in ranks:
+            self.assertEqual(process.wait_event("live")["version"], 1)
+
+        trained = self.dir / "trained"
+        write_dense_model(trained, start=20000)
+        self.assertEqual(self.push(2, trained)["state"], "committed")
+        for process in ranks:
+            process.wait_event("live", version=2)
+
+        status = self.json("status", "--url", self.url)
+        self.assertEqual(status["committed_version"], 2)
+        text = self.heft("status", env={"HEFT_URL": self.url}).stdout
+        self.assertIn("version 2", text)
+        self.assertIn("destination.heft.0.1", text)
+
+        live = self.json("verify", "--live", "--url", self.url)
+        self.assertEqual([m["match"] for m in live["live"]], [True] * TP)
+        self.assertIn(f"{TP} of {TP} destinations match", self.heft("verify", "--live", "--url", self.url).stdout)
+
+        # a version that is not newer is refused, and everything stays as it was
+        refused = run("push", self.model, "--url", self.url, "--version", "1", "--json")
+        self.assertEqual(refused.returncode, 5)
+        self.assertEqual(json.loads(refused.stdout)["error"]["status"], "ERR_VERSION")
+        self.assertIn("ERR_VERSION", refused.stderr)
+        self.assertEqual(self.json("status", "--url", self.url)["committed_version"], 2)
+
+        for rank, process in enumerate(ranks):
+            self.assertEqual(process.stop(), 0, process.errors)
+            report = json.loads((self.dir / f"report-{rank}").read_text())
+            self.assertEqual([v["version"] for v in report["versions"]], [1, 2])
+            self.assertFalse(report["torn"])
+            self.assertGreater(report["passes"], 0)
+        self.assertEqual(self.coordinator.stop(), 0)
+
+    def test_mismatched_model_is_refused_in_preflight(self):
+        ranks = [self.serve(rank) for rank in range(TP)]
+        other = self.dir / "other"
+        write_dense_model(other, layers=1)
+        refused = run("push", other, "--url", self.url, "--version", "1", "--wait-for", str(TP))
+        self.assertEqual(refused.returncode, 5)
+        self.assertIn("preflight", refused.stderr)
+        self.assertEqual(self.json("status", "--url", self.url)["committed_version"], 0)
+        self.assertEqual(self.push(1)["state"], "committed")
+        for process in ranks:
+            process.wait_event("live", version=1)
+            self.assertEqual(process.stop(signal.SIGINT), 0)
+
+    def test_wait_for_has_a_deadline(self):
+        result = run("push", self.model, "--url", self.url, "--version", "1", "--wait-for", "1", "--wait-seconds", "1")
+        self.assertEqual(result.returncode, 5)
+        self.assertIn("0 of 1 destinations after 1 s", result.stderr)
+
+    def test_status_is_what_the_coordinator_says(self):
+        with urllib.request.urlopen(self.url + "/v1/status", timeout=DEADLINE_S) as reply:
+            self.assertEqual(json.load(reply), self.json("status", "--url", self.url))
+        watch = Process(self, "status", "--url", self.url, "--watch", "--json")
+        watch.wait_line(lambda line: json.loads(line)["committed_version"] == 0)
+        self.assertEqual(watch.stop(signal.SIGINT), 0)
+
+    def test_serve_needs_a_rank_of_several(self):
+        args = ("serve", "--url", self.url, *RECIPE, "--model", self.model)
+        self.assertIn("--rank is needed", self.heft(*args, code=2).stderr)
+        self.assertIn("rank 2 of 2", self.heft(*args, "--rank", "2", code=2).stderr)
+
+
+class Alone(Case):
+    def test_no_coordinator_is_a_peer_error(self):
+        write_dense_model(self.dir / "model")
+        url = "http://127.0.0.1:1"
+        self.heft("status", "--url", url, code=5)
+        self.heft("verify", "--live", "--url", url, code=5)
+        self.heft("push", self.dir / "model", "--url", url, "--version", "1", "--deadline-ms", "1000", code=5)
+
+    def test_url_is_needed(self):
+        for args in (("status",), ("push", "m", "--version", "1"), ("verify", "--live")):
+            self.assertIn("--url", self.heft(*args, code=2).stderr)
+
+    def test_a_port_in_use_is_a_system_error(self):
+        first = Process(self, "coordinator")
+        url = first.wait_line(lambda line: line.startswith("http://"))
+        result = self.heft("coordinator", "--port", url.rsplit(":", 1)[1], code=4)
+        self.assertIn(url.rsplit(":", 1)[1], result.stderr)
+        self.assertEqual(first.stop(signal.SIGINT), 0)
+
+    def test_bad_numbers_are_usage_errors(self):
+        for args in (("--port", "70000"), ("--port", "x"), ("--stage-ms", "0"), ("--contact-ms", "-5")):
+            self.assertIn("is not a whole number from", self.heft("coordinator", *args, code=2).stderr)
+        self.assertIn("nearest: --stage-ms", self.heft("coordinator", "--stge-ms", "5", code=2).stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
