@@ -8,24 +8,18 @@
 /* clang-format off */
 const cli_command_t *const cli_commands[] = {
     &cli_cmd_inspect,
-#if HEFT_CLI_PLAN
     &cli_cmd_check,
     &cli_cmd_plan,
     &cli_cmd_explain,
     &cli_cmd_convert,
     &cli_cmd_verify,
-#endif
 #if HEFT_CLI_SYNC
     &cli_cmd_coordinator,
     &cli_cmd_serve,
     &cli_cmd_push,
 #endif
-#if HEFT_CLI_PLAN
     &cli_cmd_status,
-#endif
-#if HEFT_CLI_BENCH
     &cli_cmd_bench,
-#endif
     &cli_cmd_completion,
     &cli_cmd_version,
     &cli_cmd_help,

@@ -1,9 +1,9 @@
 # The command as a user runs it: real processes, tiny checkpoints. Python's standard library only.
 find_package(Python3 COMPONENTS Interpreter)
 if(Python3_Interpreter_FOUND AND TARGET heft_cli)
-  set(names cli_surface)
-  if(TARGET heft_recipe AND TARGET heft_exec)
-    list(APPEND names cli_files)
+  set(names cli_files cli_surface)
+  if(EXISTS "${PROJECT_SOURCE_DIR}/src/sync/publisher.c")
+    list(APPEND names cli_rounds)
   endif()
   foreach(name ${names})
     add_test(NAME e2e_${name} COMMAND ${Python3_EXECUTABLE} "${CMAKE_CURRENT_LIST_DIR}/${name}.py" -v)

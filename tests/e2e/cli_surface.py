@@ -168,5 +168,31 @@ class Inspect(Case):
             self.assertIn(part, err)
 
 
+class Bench(Case):
+    SMALL = ("--bytes", "4194304", "--runs", "1")
+
+    def test_json_is_an_array_of_results(self):
+        (result,) = self.json("bench", *self.SMALL, "--only", "scatter_256")
+        self.assertEqual(
+            set(result), {"name", "text", "gb_per_s", "ratio", "ratio_min", "ratio_max", "aim", "bytes", "runs"}
+        )
+        self.assertEqual((result["name"], result["runs"]), ("scatter_256", 1))
+        self.assertGreater(result["gb_per_s"], 0)
+
+    def test_text_has_the_same_names(self):
+        self.assertRegex(self.heft("bench", *self.SMALL, "--only", "memcpy").stdout, r"^memcpy +[0-9.]+ GB/s")
+
+    def test_unknown_name_is_a_usage_error(self):
+        self.assertIn("scater", self.heft("bench", *self.SMALL, "--only", "scater_256", code=2).stderr)
+        self.assertIn("is not a whole number", self.heft("bench", "--bytes", "many", code=2).stderr)
+
+
+class Guide(Case):
+    def test_every_command_is_in_the_guide(self):
+        guide = (ROOT / "docs/guide/cli.md").read_text()
+        for name in commands():
+            self.assertIn(f"`heft {name}", guide)
+
+
 if __name__ == "__main__":
     unittest.main()

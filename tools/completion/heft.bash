@@ -2,7 +2,7 @@
 _heft()
 {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} options=
-    local commands="inspect check plan explain convert verify status completion version help"
+    local commands="inspect check plan explain convert verify status bench completion version help"
     COMPREPLY=()
     if [ "$COMP_CWORD" -eq 1 ]; then
         COMPREPLY=($(compgen -W "$commands --help --version" -- "$cur"))
@@ -76,6 +76,15 @@ _heft()
                 --url) COMPREPLY=(); return ;;
             esac
             options="--url --watch --json --help"
+            ;;
+        bench)
+            case $prev in
+                --bytes) COMPREPLY=(); return ;;
+                --runs) COMPREPLY=(); return ;;
+                --only) COMPREPLY=(); return ;;
+                --threads) COMPREPLY=(); return ;;
+            esac
+            options="--bytes --runs --only --threads --json --help"
             ;;
         completion)
             case $prev in
