@@ -104,7 +104,7 @@ typedef struct heft_opaque {
 
 typedef struct heft_plan_opts {
     size_t size;
-    const heft_exception_t *exceptions; /* borrowed until return */
+    const heft_exception_t *exceptions; /* borrowed until return; each must excuse something */
     uint32_t n_exceptions;
     uint32_t max_pieces_per_param; /* 0: 1 << 16 */
     uint8_t partial; /* 1: not all destination ranks are here, so unused sources are no error */
@@ -120,6 +120,16 @@ typedef struct heft_plan_opts {
  * return. All tapes must agree on the sources they share. On HEFT_ERR_PROOF there is no plan, but
  * *report_out says everything that is wrong; it is given on success as well. report_out may be
  * NULL.
+ *
+ * Exceptions are matched by whole-token pattern. untouched, derived and frozen excuse a parameter
+ * that nothing writes, never one that is written in part; unused excuses source elements; equal
+ * excuses a parameter whose earlier value was replaced by another one; elsewhere excuses source
+ * elements in the plan of one rank, and in a plan of several states that one of them uses the
+ * tensor. One that matches nothing, or has nothing to excuse, is an error.
+ *
+ * Threads: any. Blocks: no. HEFT_ERR_SHAPE: tapes disagree on a source. HEFT_ERR_LIMIT: too many
+ * pieces; the parameter is named. HEFT_ERR_ARGUMENT: options, or a tape that reads what nothing
+ * wrote. HEFT_ERR_NOMEM. The outputs are untouched but on HEFT_OK and HEFT_ERR_PROOF.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_plan_create(const heft_tape_t *const *tapes,
                                                         uint32_t n_tapes, uint32_t first_rank,

@@ -226,8 +226,11 @@ static inline int32_t heft__proof_rank(const heft__proof_t *proof, uint32_t rank
     return (int32_t)(proof->plan->first_rank + rank_index);
 }
 
-/* The distance of two names when it is at most *limit, which becomes one less than it; else -1. */
-int64_t heft__proof_nearer(const char *a, const char *b, uint32_t *limit);
+/* ---- nearest.c ---- */
+
+/* Whether two names are at most *limit edits apart; *limit then becomes one less than their
+ * distance, so that a later name must be nearer. Common beginnings and ends cost nothing. */
+bool heft__proof_nearer(const char *a, const char *b, uint32_t *limit);
 
 /* ---- create.c ---- */
 

@@ -9,16 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-int64_t heft__proof_nearer(const char *a, const char *b, uint32_t *limit)
-{
-    uint32_t distance = heft__edit_distance(a, b, *limit);
-    if (distance > *limit) {
-        return -1;
-    }
-    *limit = distance > 0 ? distance - 1 : 0;
-    return distance;
-}
-
 heft_status_t heft__proof_spot_claims(heft__proof_t *proof, const heft_shape_t *shape,
                                       size_t n_claims, heft__spot_t *spot, heft_error_t *err)
 {
@@ -104,7 +94,7 @@ static const char *nearest_source(const heft__proof_t *proof, const char *name)
     for (uint32_t s = 0; s < proof->plan->n_sources; s++) {
         const heft_tensor_info_t *info = &proof->plan->sources[s];
         if (info->n_elems > 0 && proof->unused[s] == info->n_elems &&
-            heft__proof_nearer(name, info->name, &limit) >= 0) {
+            heft__proof_nearer(name, info->name, &limit)) {
             nearest = info->name;
         }
     }

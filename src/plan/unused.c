@@ -57,7 +57,7 @@ static const char *nearest_param(const heft__proof_t *proof, const char *name, i
             uint32_t slot = plan->ranks[r].first_slot + p;
             const char *param = plan->ranks[r].params[p].name;
             if (proof->uncovered[slot] > 0 && proof->excused[slot] == 0 &&
-                heft__proof_nearer(name, param, &limit) >= 0) {
+                heft__proof_nearer(name, param, &limit)) {
                 nearest = param;
                 *rank_out = heft__proof_rank(proof, r);
             }
@@ -73,7 +73,7 @@ static const char *nearest_used(const heft__proof_t *proof, const char *name)
     const char *nearest = NULL;
     for (uint32_t s = 0; s < proof->plan->n_sources; s++) {
         const heft_tensor_info_t *info = &proof->plan->sources[s];
-        if (proof->unused[s] < info->n_elems && heft__proof_nearer(name, info->name, &limit) >= 0) {
+        if (proof->unused[s] < info->n_elems && heft__proof_nearer(name, info->name, &limit)) {
             nearest = info->name;
         }
     }
