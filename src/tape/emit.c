@@ -79,16 +79,13 @@ heft_status_t heft__folding_make_pieces(heft__folding_t *f, uint32_t buffer,
 /* The definers of a buffer, merged and in order, in f->results. */
 static heft_status_t gather(heft__folding_t *f, const heft__definers_t *definers, heft_error_t *err)
 {
+    heft_status_t status = heft__definers_list(definers, &f->found, err);
     f->results.n = 0;
-    for (uint32_t b = 0; b < definers->n_blocks; b++) {
-        const heft__definer_block_t *block = &definers->blocks[b];
-        for (uint32_t i = 0; i < block->n; i++) {
-            heft_status_t status =
-                heft__strip_list_push(&f->results, &f->strips.items[block->items[i].strip], err);
-            if (status != HEFT_OK) {
-                return status;
-            }
-        }
+    for (size_t i = 0; i < f->found.n && status == HEFT_OK; i++) {
+        status = heft__strip_list_push(&f->results, &f->strips.items[f->found.items[i].strip], err);
+    }
+    if (status != HEFT_OK) {
+        return status;
     }
     return heft__strips_coalesce(&f->arena, f->results.items, &f->results.n, err);
 }

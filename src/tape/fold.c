@@ -359,6 +359,7 @@ heft_status_t heft__fold_create(const heft_tape_t *tape, const heft__fold_opts_t
     fold->n_buffers = (uint32_t)tape->n_buffers;
     heft__folding_t f = { .tape = tape, .fold = fold };
     f.max_pieces = opts != NULL && opts->max_pieces > 0 ? opts->max_pieces : DEFAULT_MAX_PIECES;
+    f.tune_after = opts != NULL ? opts->tune_after : 0;
     heft__arena_init(&f.arena, 16384);
     heft__map_init(&f.origin_map);
     heft__map_init(&f.program_map);

@@ -56,6 +56,7 @@ typedef struct heft__folding {
     const heft_tape_t *tape;
     heft__fold_t *fold; /* what is being made */
     uint32_t max_pieces;
+    uint32_t tune_after;
     uint32_t write;      /* the one at hand */
     heft__arena_t arena; /* lives as long as the walk */
     heft__box_work_t work;

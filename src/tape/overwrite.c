@@ -153,27 +153,25 @@ static heft_status_t add_definer(heft__folding_t *f, uint32_t buffer, const heft
         return heft__error_set(err, HEFT_ERR_LIMIT, "%s comes in more than %u pieces",
                                heft__tape_label(f->tape, buffer).text, (unsigned)f->max_pieces);
     }
-    const int64_t *map = heft__strip_map(strip, 0);
-    heft__definer_t item = { .first = map[0], .last = map[0], .strip = (uint32_t)f->strips.n };
-    for (int k = 0; k < strip->rank; k++) {
-        item.last += (strip->v[k] - 1) * map[1 + k];
-    }
+    const heft__definer_t item = { .place = heft__definers_place_strip(definers, strip),
+                                   .strip = (uint32_t)f->strips.n };
     heft_status_t status = heft__strip_list_push(&f->strips, strip, err);
     return status == HEFT_OK ? heft__definers_add(&f->arena, definers, &item, err) : status;
 }
 
-/* Take the elements of dst away from one definer of a buffer. */
+/* Take the elements of dst away from one definer of a buffer, if it has any. */
 static heft_status_t displace(heft__folding_t *f, uint32_t buffer, const heft__box_t *dst,
-                              const heft__definer_t *item, heft_error_t *err)
+                              const heft__definer_t *item, uint64_t *n_wasted, heft_error_t *err)
 {
     const heft__strip_t old = f->strips.items[item->strip];
     heft__box_t box;
     heft__strip_to_box(&old, &box);
     f->remains.n = 0;
-    bool is_disjoint;
+    bool is_disjoint = false;
     heft_status_t status =
         heft__box_subtract(&f->work, &box, dst, take_remain, f, &is_disjoint, err);
     if (status != HEFT_OK || is_disjoint) {
+        *n_wasted += is_disjoint;
         return status;
     }
     if (f->tape->buffers[buffer].kind == HEFT_BUFFER_PARAM) {
@@ -204,14 +202,16 @@ static heft_status_t define(heft__folding_t *f, const heft__tape_view_t *dst, he
         box.dim[k].stride[0] = dst->stride[k];
     }
     heft__box_normalize(&box, 0);
-    int64_t last = box.offset[0];
-    for (int k = 0; k < box.rank; k++) {
-        last += (box.dim[k].extent - 1) * box.dim[k].stride[0];
-    }
-    heft_status_t status =
-        heft__definers_find(&f->definers[dst->buffer], box.offset[0], last, &f->found, err);
+    heft__definers_t *definers = &f->definers[dst->buffer];
+    const heft__place_t place = heft__definers_place_box(definers, &box);
+    heft_status_t status = heft__definers_find(definers, &place, &f->found, err);
+    uint64_t n_wasted = 0;
     for (size_t i = 0; i < f->found.n && status == HEFT_OK; i++) {
-        status = displace(f, dst->buffer, &box, &f->found.items[i], err);
+        status = displace(f, dst->buffer, &box, &f->found.items[i], &n_wasted, err);
+    }
+    if (status == HEFT_OK && n_wasted > 0) {
+        status = heft__definers_tune(&f->arena, definers, f->strips.items, &box, n_wasted,
+                                     f->tune_after, &f->found, err);
     }
     for (size_t i = 0; i < f->results.n && status == HEFT_OK; i++) {
         status = add_definer(f, dst->buffer, &f->results.items[i], err);

@@ -160,9 +160,8 @@ static heft_status_t find_undefined(heft__folding_t *f, const heft__tape_view_t 
     heft__region_list_t list = { 0 };
     const heft_view_t view = heft__tape_view_expand(src);
     heft_status_t status = heft__region_from_source_view(&view, &list, err);
-    const heft_buffer_info_t *buffer = &f->tape->buffers[src->buffer];
     if (status == HEFT_OK) {
-        status = heft__definers_find(&f->definers[src->buffer], 0, buffer->n_elems, &f->found, err);
+        status = heft__definers_list(&f->definers[src->buffer], &f->found, err);
     }
     for (size_t i = 0; i < f->found.n && list.n > 0 && status == HEFT_OK; i++) {
         heft__box_t box;
@@ -215,13 +214,9 @@ static heft_status_t join_definers(heft__folding_t *f, const heft__tape_view_t *
     heft__box_t box;
     box_with_key(&part->strip, 1 + (int)part->n_resolved, &box);
     heft__box_normalize(&box, 0);
-    int64_t first = box.offset[0];
-    int64_t last = first;
-    for (int k = 0; k < box.rank; k++) {
-        last += (box.dim[k].extent - 1) * box.dim[k].stride[0];
-    }
-    heft_status_t status =
-        heft__definers_find(&f->definers[src->buffer], first, last, &f->found, err);
+    const heft__definers_t *definers = &f->definers[src->buffer];
+    const heft__place_t place = heft__definers_place_box(definers, &box);
+    heft_status_t status = heft__definers_find(definers, &place, &f->found, err);
     for (size_t i = 0; i < f->found.n && status == HEFT_OK; i++) {
         const heft__strip_t *strip = &f->strips.items[f->found.items[i].strip];
         heft__box_t definer;

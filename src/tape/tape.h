@@ -123,6 +123,7 @@ typedef struct heft__fold_opaque {
 
 typedef struct heft__fold_opts {
     uint32_t max_pieces; /* per buffer, while folding and after; 0: 1 << 16 */
+    uint32_t tune_after; /* useless finds before an index is sorted anew; 0: 64 and more */
 } heft__fold_opts_t;
 
 struct heft__fold {

@@ -8,7 +8,7 @@ static void fold_agrees_with_the_interpreter(void **state)
     (void)state;
     int64_t live = heft__alloc_live();
     uint64_t seed = heft_test_seed();
-    int64_t n = heft_test_cases(30000);
+    int64_t n = heft_test_cases(12000);
     fold_case_stats_t stats = { 0 };
     for (int64_t i = 0; i < n; i++) {
         uint8_t bytes[400];

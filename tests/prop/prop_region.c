@@ -288,25 +288,25 @@ static void run(void (*property)(uint64_t *rng), int64_t normal)
 static void regions_of_views_match_bitmaps(void **state)
 {
     (void)state;
-    run(view_regions_are_exact, 20000);
+    run(view_regions_are_exact, 10000);
 }
 
 static void intersection_and_difference_match_bitmaps(void **state)
 {
     (void)state;
-    run(pairs_are_exact, 20000);
+    run(pairs_are_exact, 10000);
 }
 
 static void repeated_subtraction_matches_bitmaps(void **state)
 {
     (void)state;
-    run(lists_are_exact, 2000);
+    run(lists_are_exact, 1500);
 }
 
 static void index_boxes_match_bitmaps(void **state)
 {
     (void)state;
-    run(boxes_are_exact, 10000);
+    run(boxes_are_exact, 5000);
 }
 
 int main(void)

@@ -815,10 +815,31 @@ static bool check_error(const checking_t *c, heft_status_t status, const heft_er
     return true;
 }
 
+/* One allocation fails on the way: out of memory, or what would have come anyway, or no difference
+ * where fewer allocations were made. */
+static bool check_failure(const checking_t *c, const heft__fold_opts_t *opts)
+{
+    heft__fold_t *fold = NULL;
+    heft__alloc_fail_at((long)(c->g->n % 40));
+    heft_status_t status = heft__fold_create(c->g->tape, opts, &fold, NULL);
+    heft__alloc_fail_at(-1);
+    if (status == HEFT_OK) {
+        heft__fold_destroy(fold);
+    } else if (fold != NULL || (status != HEFT_ERR_NOMEM && status != HEFT_ERR_LIMIT &&
+                                !(c->run.failed && status == HEFT_ERR_ARGUMENT))) {
+        FAIL("with a failed allocation: %s", heft_status_get_name(status));
+    }
+    return true;
+}
+
 static bool check_fold(checking_t *c, fold_case_stats_t *stats)
 {
     heft_error_t err = HEFT_ERROR_INIT;
-    heft_status_t status = heft__fold_create(c->g->tape, NULL, &c->fold, &err);
+    const heft__fold_opts_t opts = { .tune_after = c->g->n % 2 };
+    if (!check_failure(c, &opts)) {
+        return false;
+    }
+    heft_status_t status = heft__fold_create(c->g->tape, &opts, &c->fold, &err);
     stats->n_limits += status == HEFT_ERR_LIMIT;
     stats->n_undefined += c->run.failed;
     if (status == HEFT_ERR_LIMIT) {

@@ -94,6 +94,47 @@ static void kernel_layouts_that_interleave_experts_cost_no_more(void **state)
                      synth_model_n_sources(&model));
 }
 
+/* n sources of [n_rows, width], side by side in one parameter of [n_rows, n * width]: every interval
+ * overlaps every other. Written in an order that jumps about. */
+static void many_column_blocks_of_one_parameter_stay_cheap(void **state)
+{
+    (void)state;
+    enum { N = 768, N_ROWS = 4096, WIDTH = 48, N_PARAMS = 20 };
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_tape_t *tape = NULL;
+    EXPECT_STATUS(heft_tape_create(&tape, &err), HEFT_OK);
+    for (int p = 0; p < N_PARAMS; p++) {
+        char name[32];
+        uint32_t param;
+        heft_shape_t shape = { .rank = 2, .extent = { N_ROWS, N * WIDTH } };
+        (void)snprintf(name, sizeof name, "p%d", p);
+        EXPECT_STATUS(heft_tape_add_buffer(tape, HEFT_BUFFER_PARAM, name, HEFT_DTYPE_BF16, &shape,
+                                           &param, &err),
+                      HEFT_OK);
+        for (int i = 0; i < N; i++) {
+            uint32_t src;
+            heft_shape_t one = { .rank = 2, .extent = { N_ROWS, WIDTH } };
+            (void)snprintf(name, sizeof name, "s%d.%d", p, i);
+            EXPECT_STATUS(heft_tape_add_buffer(tape, HEFT_BUFFER_SOURCE, name, HEFT_DTYPE_BF16,
+                                               &one, &src, &err),
+                          HEFT_OK);
+            heft_view_t from = heft_view_contiguous(src, &one);
+            heft_view_t to = heft_view_contiguous(param, &shape);
+            to.offset = (int64_t)(i * 385 % N) * WIDTH;
+            to.extent[1] = WIDTH;
+            EXPECT_STATUS(heft_tape_copy(tape, &to, &from, NULL, &err), HEFT_OK);
+        }
+    }
+    heft__fold_t *fold = NULL;
+    int64_t t = heft__clock_mono_ns();
+    EXPECT_STATUS(heft__fold_create(tape, NULL, &fold, &err), HEFT_OK);
+    (void)fprintf(stderr, "%d parameters of %d column blocks: fold %.3f s\n", N_PARAMS, N,
+                  (double)(heft__clock_mono_ns() - t) * 1e-9);
+    assert_int_equal(fold->n_pieces, N * N_PARAMS);
+    heft__fold_destroy(fold);
+    heft_tape_destroy(tape);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -102,6 +143,7 @@ int main(void)
         cmocka_unit_test(a_model_of_61_layers_and_384_experts_folds_to_one_piece_for_each_source),
         cmocka_unit_test(temporaries_on_the_way_change_nothing),
         cmocka_unit_test(kernel_layouts_that_interleave_experts_cost_no_more),
+        cmocka_unit_test(many_column_blocks_of_one_parameter_stay_cheap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
