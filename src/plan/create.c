@@ -122,7 +122,7 @@ static void sum_bytes(heft_plan_t *plan)
             const heft_piece_t *piece = &rank->pieces[i];
             int64_t bytes = heft__piece_count(piece) *
                             heft_dtype_get_unit_bytes(rank->params[piece->param].dtype);
-            *(piece->n_srcs > 0 ? &plan->n_bytes : &plan->n_constant_bytes) += bytes;
+            heft__sum(piece->n_srcs > 0 ? &plan->n_bytes : &plan->n_constant_bytes, bytes);
         }
     }
 }
@@ -168,6 +168,12 @@ heft_status_t heft_plan_create(const heft_tape_t *const *tapes, uint32_t n_tapes
         n_tapes > INT32_MAX - first_rank) {
         return heft__error_set(err, HEFT_ERR_ARGUMENT, "plan of %u tapes from rank %u on",
                                (unsigned)n_tapes, (unsigned)first_rank);
+    }
+    for (uint32_t r = 0; r < n_tapes; r++) {
+        if (tapes[r] == NULL) {
+            return heft__error_set(err, HEFT_ERR_ARGUMENT, "tape %u of %u is NULL", (unsigned)r,
+                                   (unsigned)n_tapes);
+        }
     }
     maker_t m = { 0 };
     status = begin(&m, n_tapes, first_rank, &loaded, err);

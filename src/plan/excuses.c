@@ -36,7 +36,7 @@ bool heft__excuses_apply(heft__proof_t *proof, uint32_t kinds, const char *name,
         matched = true;
         excuse->n_matched++;
         if (n_elems > 0) {
-            excuse->n_elems += n_elems;
+            heft__sum(&excuse->n_elems, n_elems);
             if (excuse->n_excused++ == 0) {
                 excuse->first = name;
                 excuse->owner = owner;

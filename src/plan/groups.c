@@ -48,7 +48,7 @@ static heft_status_t visit_cell(void *arg, const heft__cell_t *cell)
     for (uint32_t i = 1; i < cell->n_owners; i++) {
         join(g->parent, cell->owners[0], cell->owners[i]);
     }
-    g->bytes[cell->owners[0]] += cell->n_elems * g->unit_bytes;
+    heft__sum(&g->bytes[cell->owners[0]], cell->n_elems * g->unit_bytes);
     return HEFT_OK;
 }
 
@@ -159,7 +159,7 @@ static void add_piece_to_group(heft_plan_t *plan, const heft__plan_rank_t *rank,
     heft_group_info_t *info = &plan->groups[plan->group_of[rank->first_slot + piece->param]].info;
     piece->group = plan->group_of[rank->first_slot + piece->param];
     info->n_pieces++;
-    info->n_bytes += heft__piece_count(piece) * heft_dtype_get_unit_bytes(param->dtype);
+    heft__sum(&info->n_bytes, heft__piece_count(piece) * heft_dtype_get_unit_bytes(param->dtype));
     for (uint32_t s = 0; s < piece->n_srcs; s++) {
         info->is_opaque |= piece->srcs[s].opaque > 0;
     }
@@ -201,7 +201,7 @@ static void count_groups(grouper_t *g)
     for (uint32_t node = 0; node < plan->n_slots + plan->n_opaques; node++) {
         uint32_t group = g->group[find(g->parent, node)];
         if (group != HEFT_GROUP_NONE) {
-            plan->groups[group].info.source_bytes += g->bytes[node];
+            heft__sum(&plan->groups[group].info.source_bytes, g->bytes[node]);
         }
     }
 }

@@ -56,6 +56,14 @@ struct heft_plan {
     char digest[65];
 };
 
+/* Sums of sizes that each fit may not fit together; such a sum stays at the largest number. */
+static inline void heft__sum(int64_t *total, int64_t more)
+{
+    if (!heft__add(*total, more, total)) {
+        *total = INT64_MAX;
+    }
+}
+
 static inline int64_t heft__piece_count(const heft_piece_t *piece)
 {
     int64_t n = 1;

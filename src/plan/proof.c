@@ -269,7 +269,7 @@ static heft_status_t add_uncovered(heft__proof_t *proof, const subject_t *s, hef
 {
     int64_t n = proof->uncovered[s->slot];
     if (!is_excused(proof, s)) {
-        proof->n_expected += s->info->n_bytes;
+        heft__sum(&proof->n_expected, s->info->n_bytes);
     }
     return n > 0 && !is_excused(proof, s) ? report_uncovered(proof, s, err) : HEFT_OK;
 }
@@ -400,9 +400,10 @@ heft_status_t heft__proof_run(heft__proof_t *proof, heft_error_t *err)
     }
     if (status == HEFT_OK) {
         const heft_plan_t *plan = proof->plan;
+        int64_t n_planned = plan->n_bytes;
+        heft__sum(&n_planned, plan->n_constant_bytes);
         status =
-            heft__report_finish(proof->report, plan->n_pieces,
-                                plan->n_bytes + plan->n_constant_bytes, proof->n_expected, err);
+            heft__report_finish(proof->report, plan->n_pieces, n_planned, proof->n_expected, err);
     }
     return status;
 }

@@ -86,11 +86,15 @@ static heft_status_t append(heft_report_t *report, const heft_finding_t *finding
     report->findings = items;
     heft_finding_t *to = &report->findings[report->n];
     *to = *finding;
+    char *line = heft__arena_strndup(&report->arena, text, strlen(text));
     to->name = heft__arena_strndup(&report->arena, name, strlen(name));
-    to->text = heft__arena_strndup(&report->arena, text, strlen(text));
-    if (to->name == NULL || to->text == NULL) {
+    if (to->name == NULL || line == NULL) {
         return heft__error_nomem(err, strlen(name) + strlen(text));
     }
+    for (char *c = line; *c != '\0'; c++) { /* names are anything; a text is one line */
+        *c = (unsigned char)*c < 0x20 || *c == 0x7f ? ' ' : *c;
+    }
+    to->text = line;
     report->n++;
     return HEFT_OK;
 }
@@ -103,9 +107,7 @@ heft_status_t heft__report_add(heft_report_t *report, heft_finding_kind_t kind, 
     heft__finding_total_t *total = &report->total[kind][is_error];
     bool has_room = heft__report_has_room(report, kind, is_error);
     total->n++;
-    if (!heft__add(total->n_elems, n_elems, &total->n_elems)) {
-        total->n_elems = INT64_MAX;
-    }
+    heft__sum(&total->n_elems, n_elems);
     if (!has_room) {
         return HEFT_OK;
     }

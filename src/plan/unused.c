@@ -151,7 +151,7 @@ heft_status_t heft__proof_add_unused(heft__proof_t *proof, heft_error_t *err)
         }
         if (proof->opts->partial != 0) {
             n_sources++;
-            n_elems += proof->unused[s];
+            heft__sum(&n_elems, proof->unused[s]);
         } else {
             status = report_unused(proof, s, err);
         }

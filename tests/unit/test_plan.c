@@ -144,6 +144,22 @@ static void a_scalar_is_one_piece_of_rank_0(void **state)
     fx_fini(&fx);
 }
 
+static void sums_that_do_not_fit_stay_at_the_largest_number(void **state)
+{
+    (void)state;
+    fx_t fx;
+    fx_init(&fx);
+    for (int i = 0; i < 3; i++) { /* 2^62 bytes each */
+        char name[8];
+        (void)snprintf(name, sizeof name, "s%d", i);
+        heft_view_t s = fx_source(&fx, name, "2147483648,1073741824");
+        fx_copy(&fx, fx_param(&fx, name, "2147483648,1073741824"), s, "");
+    }
+    (void)fx_plan(&fx, HEFT_OK);
+    assert_true(fx_info(&fx).n_bytes == INT64_MAX);
+    fx_fini(&fx);
+}
+
 static void constants_count_apart_from_bytes_that_move(void **state)
 {
     (void)state;
@@ -222,6 +238,9 @@ static void options_that_are_not_known_are_refused(void **state)
     EXPECT_STATUS(heft_plan_create(&tape, 1, 0, &longer.known, &fx.plan, NULL, &err),
                   HEFT_ERR_UNSUPPORTED);
     EXPECT_STATUS(heft_plan_create(&tape, 0, 0, NULL, &fx.plan, NULL, &err), HEFT_ERR_ARGUMENT);
+    const heft_tape_t *none = NULL;
+    EXPECT_STATUS(heft_plan_create(&none, 1, 0, NULL, &fx.plan, NULL, &err), HEFT_ERR_ARGUMENT);
+    EXPECT_MESSAGE("tape 0 of 1 is NULL");
     EXPECT_STATUS(heft_plan_create(&tape, 1, UINT32_MAX, NULL, &fx.plan, NULL, &err),
                   HEFT_ERR_ARGUMENT);
     fx_fini(&fx);
@@ -353,6 +372,7 @@ int main(void)
         cmocka_unit_test(tapes_must_agree_on_the_sources_they_share),
         cmocka_unit_test(tensors_without_elements_are_covered_and_used),
         cmocka_unit_test(a_scalar_is_one_piece_of_rank_0),
+        cmocka_unit_test(sums_that_do_not_fit_stay_at_the_largest_number),
         cmocka_unit_test(constants_count_apart_from_bytes_that_move),
         cmocka_unit_test(programs_and_several_sources_reach_the_piece),
         cmocka_unit_test(options_that_are_not_known_are_refused),

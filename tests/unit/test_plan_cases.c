@@ -470,6 +470,20 @@ static void a_destination_that_repeats_an_element_is_refused(void **state)
     fx_fini(&fx);
 }
 
+static void a_large_contiguous_parameter_is_one_piece_of_one_dimension(void **state)
+{
+    (void)state;
+    fx_t fx;
+    fx_init(&fx);
+    fx_copy(&fx, fx_param(&fx, "p", "150000,5000"), fx_source(&fx, "s", "150000,5000"), "");
+    (void)fx_plan(&fx, HEFT_OK);
+    const heft_piece_t *piece = piece_of(&fx, 0, "p");
+    assert_int_equal(piece->rank, 1);
+    assert_int_equal(piece->extent[0], 750000000);
+    assert_int_equal(fx_info(&fx).n_bytes, 1500000000);
+    fx_fini(&fx);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -487,6 +501,7 @@ int main(void)
         cmocka_unit_test(four_experts_of_one_parameter_are_four_pieces_in_any_order),
         cmocka_unit_test(untouched_is_for_whole_parameters),
         cmocka_unit_test(one_stream_feeds_two_models_of_a_rank),
+        cmocka_unit_test(a_large_contiguous_parameter_is_one_piece_of_one_dimension),
         cmocka_unit_test(a_destination_that_repeats_an_element_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -57,6 +57,19 @@ static void forty_of_a_kind_are_listed_and_all_are_counted(void **state)
     fx_fini(&fx);
 }
 
+static void a_text_is_one_line_whatever_the_names_hold(void **state)
+{
+    (void)state;
+    fx_t fx;
+    fx_init(&fx);
+    (void)fx_param(&fx, "two\nlines\t", "2");
+    fx_copy(&fx, fx_param(&fx, "p", "2"), fx_source(&fx, "s", "2"), "");
+    (void)fx_plan(&fx, HEFT_ERR_PROOF);
+    const heft_finding_t *finding = fx_finding(&fx, HEFT_FINDING_UNCOVERED, "two\nlines\t");
+    assert_string_equal(finding->text, "parameter \"two lines \" rank 0: all 2 elements uncovered");
+    fx_fini(&fx);
+}
+
 static void errors_come_before_notes(void **state)
 {
     (void)state;
@@ -114,6 +127,7 @@ int main(void)
         cmocka_unit_test(every_kind_has_a_name),
         cmocka_unit_test(ranges_are_half_open),
         cmocka_unit_test(forty_of_a_kind_are_listed_and_all_are_counted),
+        cmocka_unit_test(a_text_is_one_line_whatever_the_names_hold),
         cmocka_unit_test(errors_come_before_notes),
         cmocka_unit_test(a_report_is_made_on_success_too_and_may_be_declined),
     };
