@@ -108,6 +108,7 @@ struct heft_coordinator {
     uint32_t decide_ms;
     char *state_file; /* NULL: memory only */
     int lock_fd;
+    uint32_t n_waiting;                         /* calls */
     uint64_t n_requests, n_errors, n_rounds[4]; /* committed, aborted, passed, in doubt */
     int64_t bytes_moved;
     heft__server_t *server;

@@ -38,13 +38,9 @@ void heft__call_error(heft__call_t *call, int code, heft_status_t status, const 
     va_start(args, fmt);
     (void)vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
-    json_t *text = json_string(message);
-    if (text == NULL) {
-        text = json_string("(a message that is not UTF-8)");
-    }
     heft__call_json(call, code,
                     json_pack("{s:{s:s,s:o}}", "error", "status", heft_status_get_name(status),
-                              "message", text));
+                              "message", heft__json_text(message)));
 }
 
 static int code_of(heft_status_t status)

@@ -164,7 +164,7 @@ static json_t *warning_list(const heft_coordinator_t *c)
     for (uint32_t i = 0; list != NULL && i < r->n_warnings && i < HEFT__ROUND_MAX_WARNINGS; i++) {
         char text[320];
         (void)snprintf(text, sizeof text, "%s: %s", id_of(c, r->warning_slots[i]), r->warnings[i]);
-        (void)json_array_append_new(list, json_string(text));
+        (void)json_array_append_new(list, heft__json_text(text));
     }
     return list;
 }

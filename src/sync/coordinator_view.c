@@ -72,6 +72,8 @@ void heft__serve_metrics_locked(heft_coordinator_t *c, heft__call_t *call)
     put_metric(&text, "heft_objects", "gauge", "Objects in the store.", (double)c->objects.n_items);
     put_metric(&text, "heft_object_bytes", "gauge", "Bytes in the object store.",
                (double)c->objects.bytes);
+    put_metric(&text, "heft_calls_waiting", "gauge", "HTTP requests that wait for a change.",
+               c->n_waiting);
     put_metric(&text, "heft_http_requests_total", "counter", "HTTP requests handled.",
                (double)c->n_requests);
     put_metric(&text, "heft_http_errors_total", "counter", "HTTP requests refused.",

@@ -75,6 +75,7 @@ static enum MHD_Result run_call(heft__server_t *server, request_t *request)
     heft__coordinator_handle(c, call);
     if (call->waits != HEFT__WAIT_NONE) {
         request->is_waiting = true;
+        c->n_waiting++;
         request->next = server->waiting;
         server->waiting = request;
         MHD_suspend_connection(request->connection);
@@ -162,6 +163,7 @@ int64_t heft__server_resume_locked(heft__server_t *server, int64_t now_ns)
             heft__coordinator_is_ready_locked(server->c, &request->call, now_ns)) {
             *link = request->next;
             request->is_waiting = false;
+            server->c->n_waiting--;
             MHD_resume_connection(request->connection);
         } else {
             next = heft__min_i64(next, request->call.deadline_ns);

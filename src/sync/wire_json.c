@@ -268,6 +268,23 @@ heft_status_t heft__json_read(const json_t *object, const heft__field_t *fields,
 
 /* ---- writing ---- */
 
+json_t *heft__json_text(const char *text)
+{
+    json_t *value = json_string(text);
+    if (value != NULL) {
+        return value;
+    }
+    char *plain = heft__strdup(text);
+    for (char *c = plain; c != NULL && *c != '\0'; c++) {
+        if ((unsigned char)*c > 127) {
+            *c = '?';
+        }
+    }
+    value = json_string(plain); /* NULL gives NULL */
+    heft__free(plain);
+    return value;
+}
+
 static const char *name_of(const heft__name_t *names, int value)
 {
     for (; names->text != NULL; names++) {
@@ -323,7 +340,7 @@ static json_t *write_field(const heft__field_t *f, const char *at, bool *failed)
         if (at[0] == '\0' && !f->required) {
             return NULL;
         }
-        value = json_string(at);
+        value = heft__json_text(at);
         break;
     case HEFT__FIELD_ROUND:
         memcpy(&round, at, sizeof round);

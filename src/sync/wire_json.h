@@ -73,6 +73,9 @@ heft_status_t heft__json_finish(json_t *object, char **text_out, heft_error_t *e
  * memory.
  */
 char *heft__json_sorted_text(const json_t *value);
+/* A string; where the bytes are no UTF-8 (a message cut in the middle), "?" stands for each byte
+ * above 127. NULL: no memory. */
+json_t *heft__json_text(const char *text);
 /* Steal value into object under key; false when out of memory (value is released). */
 bool heft__json_put(json_t *object, const char *key, json_t *value);
 /* key, made fit for a message: printable, at most 60 bytes. out holds 64. */

@@ -115,12 +115,7 @@ static json_t *problem_json(heft__problem_kind_t kind, const heft__problem_t *pr
 {
     json_t *items = json_array();
     for (uint32_t i = 0; items != NULL && i < problem->n_items; i++) {
-        /* cut text may end inside a UTF-8 sequence, which json_string refuses */
-        json_t *item = json_string(problem->items[i]);
-        if (item == NULL) {
-            item = json_stringn_nocheck("?", 1);
-        }
-        if (json_array_append_new(items, item) != 0) {
+        if (json_array_append_new(items, heft__json_text(problem->items[i])) != 0) {
             json_decref(items);
             return NULL;
         }

@@ -1,0 +1,824 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every request of the control protocol over real HTTP, in every wrong kind: the code, the status,
+ * what the message names, and that the state is as it was.
+ */
+#include "http_fleet.h"
+
+#include <arpa/inet.h>
+#include <jansson.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "heft/model.h"
+
+#define INC_A "0123456789abcdef0123456789abcdef"
+#define INC_B "1123456789abcdef0123456789abcdef"
+#define DIG "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
+
+typedef struct env {
+    heft_coordinator_t *c;
+    const char *url;
+} env_t;
+
+static int set_up(void **state)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    env_t *e = calloc(1, sizeof *e);
+    assert_non_null(e);
+    EXPECT_STATUS(heft_coordinator_start(NULL, &e->c, &err), HEFT_OK);
+    e->url = heft_coordinator_get_url(e->c);
+    *state = e;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    env_t *e = *state;
+    heft_coordinator_stop(e->c);
+    free(e);
+    return heft__alloc_live() == 0 ? 0 : -1;
+}
+
+/* Request, expect the code and a part of the body. */
+static void expect(const env_t *e, const char *method, const char *path, const char *body,
+                   int expected, const char *part)
+{
+    char *reply = NULL;
+    const int code = fleet_request(e->url, method, path, body, &reply);
+    if (code != expected || (part != NULL && strstr(reply != NULL ? reply : "", part) == NULL)) {
+        fail_msg("%s %s: %d %s, expected %d with %s", method, path, code, reply, expected, part);
+    }
+    heft__free(reply);
+}
+
+static json_t *get_json(const env_t *e, const char *path)
+{
+    char *reply = NULL;
+    assert_int_equal(fleet_request(e->url, "GET", path, NULL, &reply), 200);
+    json_t *root = json_loads(reply, 0, NULL);
+    assert_non_null(root);
+    heft__free(reply);
+    return root;
+}
+
+static int64_t status_int(const env_t *e, const char *key)
+{
+    json_t *root = get_json(e, "/v1/status");
+    const int64_t value = json_integer_value(json_object_get(root, key));
+    json_decref(root);
+    return value;
+}
+
+/* ---- the pieces of a member ---- */
+
+static void register_text(char *out, size_t size, const char *role, uint32_t rank,
+                          const char *incarnation, int64_t epoch)
+{
+    (void)snprintf(out, size,
+                   "{\"format\":1,\"role\":\"%s\",\"job\":\"heft\",\"replica\":0,\"rank\":%u,"
+                   "\"incarnation\":\"%s\",\"epoch\":%lld,\"mode\":\"staged\","
+                   "\"transports\":[\"shm\"]}",
+                   role, rank, incarnation, (long long)epoch);
+}
+
+static void enroll(const env_t *e, const char *role, uint32_t rank, const char *incarnation)
+{
+    char body[512];
+    register_text(body, sizeof body, role, rank, incarnation, 0);
+    expect(e, "POST", "/v1/members", body, 200, "\"epoch\"");
+}
+
+static void put(const env_t *e, const char *text, char *digest_out)
+{
+    char path[128];
+    heft__object_digest(text, strlen(text), digest_out);
+    (void)snprintf(path, sizeof path, "/v1/objects/%s", digest_out);
+    expect(e, "PUT", path, text, 200, NULL);
+}
+
+static char *manifest_text(const char *side)
+{
+    heft_manifest_t *manifest = NULL;
+    heft_error_t err = HEFT_ERROR_INIT;
+    char *text = NULL;
+    const heft_shape_t shape = { .rank = 1, .extent = { 4 } };
+    EXPECT_STATUS(heft_manifest_create(side, &manifest, &err), HEFT_OK);
+    EXPECT_STATUS(heft_manifest_add(manifest, "w", HEFT_DTYPE_F32, &shape, &err), HEFT_OK);
+    EXPECT_STATUS(heft_manifest_finish(manifest, &err), HEFT_OK);
+    EXPECT_STATUS(heft_manifest_encode(manifest, &text, &err), HEFT_OK);
+    heft_manifest_destroy(manifest);
+    return text;
+}
+
+static void bind_text(char *out, size_t size, const char *incarnation, const char *manifest,
+                      const char *contract, const char *endpoint)
+{
+    (void)snprintf(out, size,
+                   "{\"incarnation\":\"%s\",\"manifest\":\"%s\",\"contract\":\"%s\","
+                   "\"endpoint\":\"%s\"}",
+                   incarnation, manifest, contract, endpoint);
+}
+
+static void report_text(const env_t *e, char *out, size_t size, const char *incarnation,
+                        int64_t sequence, const char *rest)
+{
+    (void)snprintf(out, size,
+                   "{\"incarnation\":\"%s\",\"epoch\":%lld,\"sequence\":%lld,\"order\":0,"
+                   "\"wait_ms\":0,\"state\":\"idle\",\"condition\":\"ok\",\"live_version\":0,"
+                   "\"serving\":false%s}",
+                   incarnation, (long long)status_int(e, "epoch"), (long long)sequence, rest);
+}
+
+#define CONTRACT(rank)                                                                        \
+    "{\"format\":1,\"recipe\":{\"name\":\"n\",\"text\":\"t\"},\"bindings\":{},\"rank\":" rank \
+    ",\"ranks\":4}"
+
+/* ---- general ---- */
+
+static void paths_and_methods(void **state)
+{
+    const env_t *e = *state;
+    expect(e, "GET", "/nothing", NULL, 404, "no such path: /nothing");
+    expect(e, "GET", "/v1/members/a/b/c", NULL, 404, "no such path");
+    expect(e, "GET", "/v1/members", NULL, 405, "method GET");
+    expect(e, "DELETE", "/v1/rounds", NULL, 405, "method DELETE");
+    expect(e, "POST", "/v1/objects/" DIG, "x", 405, "method POST");
+    expect(e, "PUT", "/healthz", "", 405, "method PUT");
+    expect(e, "GET", "/healthz", NULL, 200, "true");
+    expect(e, "GET", "/metrics", NULL, 200, "heft_rounds_total{outcome=\"committed\"} 0");
+    expect(e, "GET", "/", NULL, 200, "<title>heft</title>");
+}
+
+static void large_bodies_are_refused(void **state)
+{
+    const env_t *e = *state;
+    const size_t n = HEFT__WIRE_MAX_BYTES + 10;
+    char *body = malloc(n + 1);
+    assert_non_null(body);
+    memset(body, ' ', n);
+    body[n] = '\0';
+    expect(e, "POST", "/v1/members", body, 413, "ERR_LIMIT");
+    free(body);
+    assert_int_equal(status_int(e, "sources"), 0);
+}
+
+static void port_taken_is_named(void **state)
+{
+    const env_t *e = *state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_coordinator_t *other = NULL;
+    heft_coordinator_opts_t opts = HEFT_COORDINATOR_OPTS_INIT;
+    const char *port = strrchr(e->url, ':') + 1;
+    opts.port = (uint16_t)strtoul(port, NULL, 10);
+    EXPECT_STATUS(heft_coordinator_start(&opts, &other, &err), HEFT_ERR_IO);
+    char name[64];
+    (void)snprintf(name, sizeof name, "127.0.0.1:%s", port);
+    EXPECT_MESSAGE(name);
+    assert_null(other);
+    opts.address = "not an address";
+    EXPECT_STATUS(heft_coordinator_start(&opts, &other, &err), HEFT_ERR_ARGUMENT);
+    EXPECT_MESSAGE("not an address");
+}
+
+static void options_are_checked(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_coordinator_t *c = NULL;
+    struct {
+        heft_coordinator_opts_t known;
+        uint64_t later;
+    } longer = { .known = HEFT_COORDINATOR_OPTS_INIT };
+    longer.known.size = sizeof longer;
+    EXPECT_STATUS(heft_coordinator_start(&longer.known, &c, &err), HEFT_OK);
+    heft_coordinator_stop(c);
+    longer.later = 1;
+    EXPECT_STATUS(heft_coordinator_start(&longer.known, &c, &err), HEFT_ERR_UNSUPPORTED);
+    heft_coordinator_opts_t opts = HEFT_COORDINATOR_OPTS_INIT;
+    opts.reserved[1] = 1;
+    EXPECT_STATUS(heft_coordinator_start(&opts, &c, &err), HEFT_ERR_ARGUMENT);
+    opts = (heft_coordinator_opts_t)HEFT_COORDINATOR_OPTS_INIT;
+    opts.size = 0;
+    EXPECT_STATUS(heft_coordinator_start(&opts, &c, &err), HEFT_ERR_ARGUMENT);
+    heft_coordinator_stop(NULL);
+}
+
+static void start_survives_lack_of_memory(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    char *dir = heft_test_mkdir();
+    char file[600];
+    (void)snprintf(file, sizeof file, "%s/state.json", dir);
+    heft_coordinator_opts_t opts = HEFT_COORDINATOR_OPTS_INIT;
+    opts.state_file = file;
+    const int64_t live = heft__alloc_live();
+    for (long k = 0;; k++) {
+        heft_coordinator_t *c = NULL;
+        heft__alloc_fail_at(k);
+        const heft_status_t status = heft_coordinator_start(&opts, &c, &err);
+        heft__alloc_fail_at(-1);
+        if (status == HEFT_OK) {
+            heft_coordinator_stop(c);
+            assert_int_equal(heft__alloc_live(), live);
+            assert_true(k > 5);
+            break;
+        }
+        assert_null(c);
+        assert_true(status == HEFT_ERR_NOMEM || status == HEFT_ERR_IO);
+        assert_int_equal(heft__alloc_live(), live);
+    }
+    heft_test_rmdir(dir);
+}
+
+/* ---- register ---- */
+
+static void register_is_idempotent_and_replaces(void **state)
+{
+    const env_t *e = *state;
+    char body[512];
+    expect(e, "POST", "/v1/members", "{\"rolle\":1}", 400, "unknown key \\\"rolle\\\"");
+    expect(e, "POST", "/v1/members", "nonsense", 400, "ERR_FORMAT");
+    expect(e, "POST", "/v1/members", NULL, 400, "ERR_FORMAT");
+    assert_int_equal(status_int(e, "sources"), 0);
+    enroll(e, "source", 0, INC_A);
+    enroll(e, "source", 0, INC_A);
+    assert_int_equal(status_int(e, "sources"), 1);
+    enroll(e, "source", 0, INC_B);
+    assert_int_equal(status_int(e, "sources"), 1);
+    /* the earlier life does not come back */
+    register_text(body, sizeof body, "source", 0, INC_A, 0);
+    expect(e, "POST", "/v1/members", body, 409, "has been replaced");
+    report_text(e, body, sizeof body, INC_A, 1, "");
+    expect(e, "POST", "/v1/members/source.heft.0.0/poll", body, 409, "ERR_STALE");
+}
+
+static void a_lost_epoch_is_followed(void **state)
+{
+    const env_t *e = *state;
+    char body[512];
+    const int64_t epoch = status_int(e, "epoch");
+    register_text(body, sizeof body, "source", 0, INC_A, epoch + 5);
+    expect(e, "POST", "/v1/members", body, 200, NULL);
+    assert_int_equal(status_int(e, "epoch"), epoch + 6);
+}
+
+/* ---- bind ---- */
+
+static void bind_checks_objects_and_contents(void **state)
+{
+    const env_t *e = *state;
+    char body[1024];
+    char source[HEFT__DIGEST_SIZE];
+    char manifest[HEFT__DIGEST_SIZE];
+    char contract[HEFT__DIGEST_SIZE];
+    char other_rank[HEFT__DIGEST_SIZE];
+    char endpoint[HEFT__DIGEST_SIZE];
+    char junk[HEFT__DIGEST_SIZE];
+    const char *path = "/v1/members/destination.heft.0.0/manifest";
+    bind_text(body, sizeof body, INC_A, DIG, DIG, DIG);
+    expect(e, "PUT", path, body, 410, "not registered");
+    enroll(e, "destination", 0, INC_A);
+    expect(e, "PUT", path, "{}", 400, "\\\"incarnation\\\" is missing");
+    expect(e, "PUT", path, body, 409, "\"missing\":[\"" DIG "\"");
+    bind_text(body, sizeof body, INC_B, DIG, DIG, DIG);
+    expect(e, "PUT", path, body, 409, "ERR_STALE");
+
+    char *text = manifest_text("source");
+    put(e, text, source);
+    heft_string_free(text);
+    text = manifest_text("destination");
+    put(e, text, manifest);
+    heft_string_free(text);
+    put(e, CONTRACT("0"), contract);
+    put(e, CONTRACT("1"), other_rank);
+    put(e, "{\"transport\":\"shm\"}", endpoint);
+    put(e, "not a manifest", junk);
+
+    (void)snprintf(body, sizeof body, "{\"incarnation\":\"" INC_A "\",\"manifest\":\"%s\"}",
+                   manifest);
+    expect(e, "PUT", path, body, 400, "contract and endpoint");
+    bind_text(body, sizeof body, INC_A, source, contract, endpoint);
+    expect(e, "PUT", path, body, 422, "side \\\"source\\\"");
+    bind_text(body, sizeof body, INC_A, manifest, other_rank, endpoint);
+    expect(e, "PUT", path, body, 422, "rank 1");
+    bind_text(body, sizeof body, INC_A, junk, junk, endpoint);
+    expect(e, "PUT", path, body, 422, "2 problems");
+    bind_text(body, sizeof body, INC_A, manifest, contract, endpoint);
+    expect(e, "PUT", path, body, 200, "{}");
+    expect(e, "PUT", path, body, 200, "{}");
+
+    /* one endpoint belongs to one member */
+    enroll(e, "destination", 1, INC_B);
+    bind_text(body, sizeof body, INC_B, manifest, other_rank, endpoint);
+    expect(e, "PUT", "/v1/members/destination.heft.0.1/manifest", body, 409,
+           "destination.heft.0.1 and destination.heft.0.0 advertise");
+}
+
+/* ---- poll ---- */
+
+static void poll_refuses_what_does_not_fit(void **state)
+{
+    const env_t *e = *state;
+    char body[2048];
+    const char *path = "/v1/members/destination.heft.0.0/poll";
+    report_text(e, body, sizeof body, INC_A, 5, "");
+    expect(e, "POST", path, body, 410, "register");
+    enroll(e, "destination", 0, INC_A);
+    expect(e, "POST", path, body, 204, NULL);
+    expect(e, "POST", path, body, 204, NULL); /* sent twice: no harm */
+    report_text(e, body, sizeof body, INC_A, 4, "");
+    expect(e, "POST", path, body, 409, "later report");
+    report_text(e, body, sizeof body, INC_B, 6, "");
+    expect(e, "POST", path, body, 409, "ERR_STALE");
+    report_text(e, body, sizeof body, INC_A, 6, ",\"wait\":1");
+    expect(e, "POST", path, body, 400, "unknown key \\\"wait\\\"");
+    report_text(e, body, sizeof body, INC_A, 6,
+                ",\"round\":\"1.1\",\"phase\":\"preflight\",\"result\":\"ok\"");
+    expect(e, "POST", path, body, 400, "\\\"plan\\\" is missing");
+    report_text(e, body, sizeof body, INC_A, 6,
+                ",\"round\":\"1.1\",\"phase\":\"live\",\"result\":\"ok\"");
+    expect(e, "POST", path, body, 400, "\\\"live\\\" is missing");
+    (void)snprintf(body, sizeof body,
+                   "{\"incarnation\":\"" INC_A "\",\"epoch\":%lld,\"sequence\":6,\"order\":0,"
+                   "\"wait_ms\":0,\"state\":\"sending\",\"condition\":\"ok\",\"live_version\":0,"
+                   "\"serving\":false}",
+                   (long long)status_int(e, "epoch"));
+    expect(e, "POST", path, body, 400, "state is one of the other role");
+    (void)snprintf(body, sizeof body,
+                   "{\"incarnation\":\"" INC_A "\",\"epoch\":%lld,\"sequence\":6,\"order\":0,"
+                   "\"wait_ms\":0,\"state\":\"idle\",\"condition\":\"ok\",\"live_version\":0,"
+                   "\"serving\":false}",
+                   (long long)status_int(e, "epoch") - 1);
+    expect(e, "POST", path, body, 409, "register again");
+    /* nothing of all this has been taken in */
+    json_t *root = get_json(e, "/v1/status");
+    const json_t *member = json_array_get(json_object_get(root, "members"), 0);
+    assert_string_equal(json_string_value(json_object_get(member, "phase")), "none");
+    json_decref(root);
+}
+
+static void poisoned_condition_is_kept_until_recovered(void **state)
+{
+    const env_t *e = *state;
+    char body[1024];
+    enroll(e, "destination", 0, INC_A);
+    (void)snprintf(body, sizeof body,
+                   "{\"incarnation\":\"" INC_A "\",\"epoch\":%lld,\"sequence\":1,\"order\":0,"
+                   "\"wait_ms\":0,\"state\":\"idle\",\"condition\":\"live_suspect\","
+                   "\"live_version\":0,\"serving\":false}",
+                   (long long)status_int(e, "epoch"));
+    expect(e, "POST", "/v1/members/destination.heft.0.0/poll", body, 204, NULL);
+    expect(e, "GET", "/v1/status", NULL, 200, "destination.heft.0.0: it reports a poisoned");
+    expect(e, "GET", "/", NULL, 200, "poisoned");
+    expect(e, "POST", "/v1/rounds", "{\"version\":1,\"key\":\"k\"}", 409, "ERR_POISONED");
+    expect(e, "DELETE", "/v1/members/destination.heft.0.0?incarnation=" INC_A, NULL, 409,
+           "ERR_POISONED");
+    /* claims */
+#define CLAIM(claim) "{\"members\":[{\"id\":\"destination.heft.0.0\",\"claim\":\"" claim "\"}]}"
+    expect(e, "POST", "/v1/recover", CLAIM("restarted"), 409, "no new incarnation");
+    expect(e, "POST", "/v1/recover", CLAIM("fenced"), 409, "not confirmed");
+    expect(e, "POST", "/v1/recover", CLAIM("retry"), 409, "not supported by this version");
+    expect(e, "POST", "/v1/recover", "{\"members\":[{\"id\":\"x\",\"claim\":\"removed\"}]}", 404,
+           "member x");
+    expect(e, "POST", "/v1/recover", "{\"members\":[{\"id\":\"x\"}]}", 400, "claim");
+    expect(e, "POST", "/v1/recover", "{\"members\":[1]}", 400, "list of objects");
+    expect(e, "POST", "/v1/recover", "{}", 400, "members");
+    expect(e, "POST", "/v1/recover", "[", 400, "ERR_FORMAT");
+    enroll(e, "destination", 0, INC_B);
+    expect(e, "GET", "/v1/status", NULL, 200, "\"poisoned\":true");
+    expect(e, "POST", "/v1/recover", CLAIM("restarted"), 200, "\"poisoned\":false");
+    expect(e, "POST", "/v1/recover", CLAIM("restarted"), 409, "not poisoned");
+    expect(e, "POST", "/v1/recover", CLAIM("removed"), 200, "\"destinations\":0");
+#undef CLAIM
+}
+
+/* ---- leave ---- */
+
+static void leave_needs_the_present_life(void **state)
+{
+    const env_t *e = *state;
+    enroll(e, "source", 0, INC_A);
+    expect(e, "DELETE", "/v1/members/source.heft.0.0", NULL, 400, "incarnation");
+    expect(e, "DELETE", "/v1/members/source.heft.0.0?incarnation=x", NULL, 400, "incarnation");
+    expect(e, "DELETE", "/v1/members/source.heft.0.0?incarnation=" INC_B, NULL, 409, "ERR_STALE");
+    expect(e, "DELETE", "/v1/members/source.heft.0.9?incarnation=" INC_A, NULL, 410, "ERR_PEER");
+    assert_int_equal(status_int(e, "sources"), 1);
+    expect(e, "DELETE", "/v1/members/source.heft.0.0?incarnation=" INC_A, NULL, 200, "{}");
+    expect(e, "DELETE", "/v1/members/source.heft.0.0?incarnation=" INC_A, NULL, 410, "ERR_PEER");
+    assert_int_equal(status_int(e, "sources"), 0);
+}
+
+/* ---- objects ---- */
+
+static void objects_are_checked_against_their_name(void **state)
+{
+    const env_t *e = *state;
+    char digest[HEFT__DIGEST_SIZE];
+    char path[128];
+    expect(e, "PUT", "/v1/objects/xyz", "a", 400, "not a digest");
+    expect(e, "GET", "/v1/objects/" DIG, NULL, 404, "no object");
+    expect(e, "PUT", "/v1/objects/" DIG, "a", 400, "ERR_DIGEST");
+    expect(e, "GET", "/v1/objects/" DIG, NULL, 404, "no object");
+    put(e, "some bytes", digest);
+    (void)snprintf(path, sizeof path, "/v1/objects/%s", digest);
+    expect(e, "GET", path, NULL, 200, "some bytes");
+    /* larger than a message may be */
+    const size_t n = 3u << 20;
+    char *big = malloc(n + 1);
+    assert_non_null(big);
+    memset(big, 'b', n);
+    big[n] = '\0';
+    put(e, big, digest);
+    (void)snprintf(path, sizeof path, "/v1/objects/%s", digest);
+    expect(e, "GET", path, NULL, 200, big);
+    free(big);
+    json_t *root = get_json(e, "/v1/status");
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(root, "objects"), "count")),
+                     2);
+    json_decref(root);
+}
+
+/* ---- rounds ---- */
+
+static void begin_refuses_what_cannot_be(void **state)
+{
+    const env_t *e = *state;
+    const char *path = "/v1/rounds";
+    expect(e, "POST", path, "{\"version\":1,\"key\":\"k\"}", 422,
+           "empty side: 0 sources, 0 destinations");
+    enroll(e, "source", 0, INC_A);
+    expect(e, "POST", path, "{\"version\":1,\"key\":\"k\"}", 422,
+           "empty side: 1 sources, 0 destinations");
+    enroll(e, "destination", 0, INC_B);
+    expect(e, "POST", path, "{\"version\":1}", 400, "\\\"key\\\" is missing");
+    expect(e, "POST", path, "{\"key\":\"k\"}", 400, "version_missing");
+    expect(e, "POST", path, "{\"version\":0,\"key\":\"k\"}", 400, "ERR_VERSION");
+    expect(e, "POST", path, "{\"version\":1,\"key\":\"k\",\"models\":[]}", 400,
+           "unknown key \\\"models\\\"");
+    expect(e, "POST", path, "{\"version\":1,\"key\":\"k\",\"destinations\":[\"nobody\"]}", 404,
+           "member nobody");
+    expect(e, "POST", path, "{\"version\":1,\"key\":\"k\",\"destinations\":[\"source.heft.0.0\"]}",
+           400, "not a destination");
+    expect(e, "POST", "/v1/preflight", "{}", 400, "\\\"key\\\" is missing");
+    expect(e, "POST", "/v1/preflight", "{\"key\":\"k\",\"members\":[]}", 400, "unknown key");
+    expect(e, "POST", "/v1/verify", "{\"key\":\"k\",\"members\":[\"nobody\"]}", 404, "nobody");
+    expect(e, "POST", "/v1/verify", "{\"key\":\"k\",\"members\":[1]}", 400, "item 0");
+    assert_int_equal(status_int(e, "sequence"), 0);
+}
+
+static void unknown_rounds_are_not_found(void **state)
+{
+    const env_t *e = *state;
+    expect(e, "GET", "/v1/rounds/1.1", NULL, 404, "round 1.1");
+    expect(e, "GET", "/v1/rounds/latest", NULL, 400, "not a round");
+    expect(e, "POST", "/v1/rounds/1.1/cancel", "{}", 404, "round 1.1");
+    expect(e, "POST", "/v1/rounds/1.1/cancel", "{\"x\":1}", 400, "unknown key");
+}
+
+/* The round of a begin that was accepted. */
+static void begin(const env_t *e, const char *body, char *round_out)
+{
+    char *reply = NULL;
+    assert_int_equal(fleet_request(e->url, "POST", "/v1/rounds", body, &reply), 202);
+    json_t *root = json_loads(reply, 0, NULL);
+    (void)snprintf(round_out, HEFT__ROUND_TEXT_SIZE, "%s",
+                   json_string_value(json_object_get(root, "round")));
+    json_decref(root);
+    heft__free(reply);
+}
+
+static void a_member_without_manifest_is_waited_for_and_named(void **state)
+{
+    const env_t *e = *state;
+    char round[HEFT__ROUND_TEXT_SIZE];
+    char path[128];
+    enroll(e, "source", 0, INC_A);
+    enroll(e, "destination", 0, INC_B);
+    begin(e, "{\"version\":1,\"key\":\"k\",\"deadlines\":{\"preflight_ms\":50}}", round);
+    (void)snprintf(path, sizeof path, "/v1/rounds/%s?wait=x", round);
+    expect(e, "GET", path, NULL, 400, "\\\"wait\\\"");
+    (void)snprintf(path, sizeof path, "/v1/rounds/%s?wait=61", round);
+    expect(e, "GET", path, NULL, 400, "0 to 60");
+    (void)snprintf(path, sizeof path, "/v1/rounds/%s?wait=10", round);
+    expect(e, "GET", path, NULL, 200,
+           "\"cause\":{\"status\":\"ERR_TIMEOUT\",\"phase\":\"manifest\",\"cause\":\"manifest took "
+           "longer than 50 ms\",\"member\":\"source.heft.0.0\"}");
+    expect(e, "GET", path, NULL, 200, "\"state\":\"aborted\"");
+    /* a key is remembered with its kind */
+    expect(e, "POST", "/v1/preflight", "{\"key\":\"k\"}", 409, "belongs to round");
+}
+
+static void requests_of_one_kind_are_independent_of_another(void **state)
+{
+    const env_t *e = *state;
+    char round[HEFT__ROUND_TEXT_SIZE];
+    char path[128];
+    enroll(e, "source", 0, INC_A);
+    enroll(e, "destination", 0, INC_B);
+    begin(e, "{\"version\":1,\"key\":\"k\"}", round);
+    expect(e, "POST", "/v1/verify", "{\"key\":\"v\"}", 409, "ERR_BUSY");
+    (void)snprintf(path, sizeof path, "/v1/rounds/%s", round);
+    expect(e, "GET", path, NULL, 200, "\"state\":\"preparing\"");
+    expect(e, "GET", "/metrics", NULL, 200, "heft_round_in_flight 1");
+    expect(e, "GET", "/", NULL, 200, "phase manifest");
+    (void)snprintf(path, sizeof path, "/v1/rounds/%s/cancel", round);
+    expect(e, "POST", path, NULL, 202, "aborted");
+}
+
+/* ---- long polls ---- */
+
+typedef struct poller {
+    const env_t *e;
+    char body[1024];
+    int code;
+    char *reply;
+} poller_t;
+
+static void *run_poller(void *arg)
+{
+    poller_t *p = arg;
+    p->code =
+        fleet_request(p->e->url, "POST", "/v1/members/source.heft.0.0/poll", p->body, &p->reply);
+    return NULL;
+}
+
+static void start_poll(poller_t *p, const env_t *e, int64_t sequence, int64_t order,
+                       pthread_t *thread)
+{
+    memset(p, 0, sizeof *p);
+    p->e = e;
+    (void)snprintf(p->body, sizeof p->body,
+                   "{\"incarnation\":\"" INC_A "\",\"epoch\":%lld,\"sequence\":%lld,"
+                   "\"order\":%lld,\"wait_ms\":9000,\"state\":\"idle\",\"condition\":\"ok\","
+                   "\"live_version\":0,\"serving\":false}",
+                   (long long)status_int(e, "epoch"), (long long)sequence, (long long)order);
+    assert_int_equal(pthread_create(thread, NULL, run_poller, p), 0);
+}
+
+static void bind_source(const env_t *e)
+{
+    char digest[HEFT__DIGEST_SIZE];
+    char body[512];
+    char *text = manifest_text("source");
+    put(e, text, digest);
+    heft_string_free(text);
+    (void)snprintf(body, sizeof body, "{\"incarnation\":\"" INC_A "\",\"manifest\":\"%s\"}",
+                   digest);
+    expect(e, "PUT", "/v1/members/source.heft.0.0/manifest", body, 200, NULL);
+}
+
+static void bind_destination(const env_t *e)
+{
+    char manifest[HEFT__DIGEST_SIZE];
+    char contract[HEFT__DIGEST_SIZE];
+    char endpoint[HEFT__DIGEST_SIZE];
+    char body[512];
+    char *text = manifest_text("destination");
+    put(e, text, manifest);
+    heft_string_free(text);
+    put(e, CONTRACT("0"), contract);
+    put(e, "{\"transport\":\"shm\"}", endpoint);
+    bind_text(body, sizeof body, INC_B, manifest, contract, endpoint);
+    expect(e, "PUT", "/v1/members/destination.heft.0.0/manifest", body, 200, NULL);
+}
+
+static void long_poll_gets_the_order_and_gets_it_again(void **state)
+{
+    const env_t *e = *state;
+    char round[HEFT__ROUND_TEXT_SIZE];
+    poller_t first;
+    poller_t second;
+    pthread_t thread;
+    enroll(e, "source", 0, INC_A);
+    enroll(e, "destination", 0, INC_B);
+    bind_source(e);
+    bind_destination(e);
+    start_poll(&first, e, 1, 0, &thread);
+    begin(e, "{\"version\":1,\"key\":\"k\"}", round);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(first.code, 200);
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft__order_t order;
+    EXPECT_STATUS(heft__order_decode(first.reply, strlen(first.reply), &order, &err), HEFT_OK);
+    assert_int_equal(order.target, HEFT__PHASE_PREFLIGHT);
+    assert_int_equal(order.version, 1);
+    assert_int_equal(order.n_peers, 1);
+    assert_string_equal(order.peers[0].id, "destination.heft.0.0");
+    assert_true(order.peers[0].moves);
+    assert_int_equal(order.n_objects, 3);
+    assert_true(order.left_ms > 0 && order.left_ms <= 60000);
+    /* the reply was lost: the member has not taken the order in, and gets the same one */
+    start_poll(&second, e, 2, 0, &thread);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(second.code, 200);
+    heft__order_t again;
+    EXPECT_STATUS(heft__order_decode(second.reply, strlen(second.reply), &again, &err), HEFT_OK);
+    assert_int_equal(again.sequence, order.sequence);
+    assert_int_equal(again.target, order.target);
+    /* once taken in, it waits for the next */
+    heft__free(second.reply);
+    start_poll(&second, e, 3, order.sequence, &thread);
+    char path[128];
+    (void)snprintf(path, sizeof path, "/v1/rounds/%s/cancel", round);
+    expect(e, "POST", path, NULL, 202, NULL);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(second.code, 200);
+    heft__order_fini(&again);
+    EXPECT_STATUS(heft__order_decode(second.reply, strlen(second.reply), &again, &err), HEFT_OK);
+    assert_int_equal(again.target, HEFT__PHASE_ABORT);
+    heft__order_fini(&again);
+    heft__order_fini(&order);
+    heft__free(first.reply);
+    heft__free(second.reply);
+}
+
+static void a_later_poll_ends_an_earlier_one(void **state)
+{
+    const env_t *e = *state;
+    poller_t first;
+    poller_t second;
+    pthread_t a;
+    pthread_t b;
+    enroll(e, "source", 0, INC_A);
+    start_poll(&first, e, 1, 0, &a);
+    const int64_t limit = heft__clock_mono_ns() + FLEET_WAIT_NS;
+    /* the second poll must come second: the member's report number shows that the first is in */
+    for (int64_t seen = 0; seen == 0 && heft__clock_mono_ns() < limit;) {
+        char *text = NULL;
+        assert_int_equal(fleet_request(e->url, "GET", "/metrics", NULL, &text), 200);
+        seen = strstr(text, "heft_calls_waiting 1\n") != NULL;
+        heft__free(text);
+    }
+    start_poll(&second, e, 2, 0, &b);
+    assert_int_equal(pthread_join(a, NULL), 0);
+    assert_int_equal(first.code, 204);
+    /* leaving ends the other */
+    expect(e, "DELETE", "/v1/members/source.heft.0.0?incarnation=" INC_A, NULL, 200, NULL);
+    assert_int_equal(pthread_join(b, NULL), 0);
+    assert_true(second.code == 204 || second.code == 410);
+    heft__free(first.reply);
+    heft__free(second.reply);
+}
+
+/* A poll that is still waiting when the coordinator stops is answered. */
+static void stop_answers_what_waits(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    env_t e = { NULL, NULL };
+    poller_t p;
+    pthread_t thread;
+    EXPECT_STATUS(heft_coordinator_start(NULL, &e.c, &err), HEFT_OK);
+    e.url = heft_coordinator_get_url(e.c);
+    enroll(&e, "source", 0, INC_A);
+    start_poll(&p, &e, 1, 0, &thread);
+    const int64_t limit = heft__clock_mono_ns() + FLEET_WAIT_NS;
+    for (int64_t seen = 0; seen == 0 && heft__clock_mono_ns() < limit;) {
+        char *text = NULL;
+        assert_int_equal(fleet_request(e.url, "GET", "/metrics", NULL, &text), 200);
+        seen = strstr(text, "heft_calls_waiting 1\n") != NULL;
+        heft__free(text);
+    }
+    heft_coordinator_stop(e.c);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(p.code, 503);
+    heft__free(p.reply);
+}
+
+/* ---- the client ---- */
+
+static void client_maps_errors(void **state)
+{
+    const env_t *e = *state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    char *json = NULL;
+    EXPECT_STATUS(heft_client_get(e->url, "/healthz", 1000, &json, &err), HEFT_OK);
+    assert_non_null(strstr(json, "true"));
+    heft_string_free(json);
+    json = NULL;
+    EXPECT_STATUS(heft_client_get(e->url, "/nothing", 1000, &json, &err), HEFT_ERR_NOT_FOUND);
+    assert_null(json);
+    EXPECT_MESSAGE("no such path");
+    EXPECT_STATUS(heft_client_post(e->url, "/v1/rounds", "{", 1000, &json, &err), HEFT_ERR_FORMAT);
+    EXPECT_STATUS(heft_client_post(e->url, "/v1/rounds", NULL, 1000, &json, &err), HEFT_ERR_FORMAT);
+    EXPECT_STATUS(heft_client_get(e->url, "healthz", 1000, &json, &err), HEFT_ERR_ARGUMENT);
+    EXPECT_STATUS(heft_client_get("ftp://x", "/", 1000, &json, &err), HEFT_ERR_ARGUMENT);
+    EXPECT_STATUS(heft_client_get(NULL, "/", 1000, &json, &err), HEFT_ERR_ARGUMENT);
+    char slash[100];
+    (void)snprintf(slash, sizeof slash, "%s/", e->url);
+    EXPECT_STATUS(heft_client_get(slash, "/healthz", 0, NULL, &err), HEFT_OK);
+}
+
+/* A socket that is bound or listens but never answers. */
+static int mute_socket(bool listens, char *url, size_t size)
+{
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in address = { .sin_family = AF_INET };
+    socklen_t n = sizeof address;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &n), 0);
+    if (listens) {
+        assert_int_equal(listen(fd, 4), 0);
+    }
+    (void)snprintf(url, size, "http://127.0.0.1:%u", ntohs(address.sin_port));
+    return fd;
+}
+
+static void client_waits_no_longer_than_its_deadline(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    char url[64];
+    int fd = mute_socket(true, url, sizeof url);
+    const int64_t begun = heft__clock_mono_ns();
+    EXPECT_STATUS(heft_client_get(url, "/healthz", 100, NULL, &err), HEFT_ERR_TIMEOUT);
+    assert_true(heft__clock_mono_ns() - begun < FLEET_WAIT_NS);
+    (void)close(fd);
+    fd = mute_socket(false, url, sizeof url);
+    EXPECT_STATUS(heft_client_get(url, "/healthz", 5000, NULL, &err), HEFT_ERR_PEER);
+    (void)close(fd);
+}
+
+static void *abort_when_connected(void *arg)
+{
+    heft__http_abort(arg);
+    return NULL;
+}
+
+static void client_request_can_be_aborted(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    char url[64];
+    const int fd = mute_socket(true, url, sizeof url);
+    heft__http_t *http = NULL;
+    int code = 1;
+    pthread_t thread;
+    EXPECT_STATUS(heft__http_create(url, &http, &err), HEFT_OK);
+    assert_int_equal(pthread_create(&thread, NULL, abort_when_connected, http), 0);
+    EXPECT_STATUS(heft__http_request(http, "GET", "/", NULL, 0, 60000, &code, NULL, NULL, &err),
+                  HEFT_ERR_CANCELED);
+    assert_int_equal(code, 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    /* and so is every later one */
+    EXPECT_STATUS(heft__http_request(http, "GET", "/", NULL, 0, 60000, &code, NULL, NULL, &err),
+                  HEFT_ERR_CANCELED);
+    heft__http_destroy(http);
+    (void)close(fd);
+}
+
+static void client_survives_lack_of_memory(void **state)
+{
+    const env_t *e = *state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    for (long k = 0;; k++) {
+        char *json = NULL;
+        heft__alloc_fail_at(k);
+        const heft_status_t status = heft_client_get(e->url, "/healthz", 5000, &json, &err);
+        heft__alloc_fail_at(-1);
+        if (status == HEFT_OK) {
+            heft_string_free(json);
+            assert_true(k > 1);
+            break;
+        }
+        assert_int_equal(status, HEFT_ERR_NOMEM);
+        assert_null(json);
+    }
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(paths_and_methods),
+        TEST(large_bodies_are_refused),
+        TEST(port_taken_is_named),
+        cmocka_unit_test(options_are_checked),
+        cmocka_unit_test(start_survives_lack_of_memory),
+        TEST(register_is_idempotent_and_replaces),
+        TEST(a_lost_epoch_is_followed),
+        TEST(bind_checks_objects_and_contents),
+        TEST(poll_refuses_what_does_not_fit),
+        TEST(poisoned_condition_is_kept_until_recovered),
+        TEST(leave_needs_the_present_life),
+        TEST(objects_are_checked_against_their_name),
+        TEST(begin_refuses_what_cannot_be),
+        TEST(unknown_rounds_are_not_found),
+        TEST(a_member_without_manifest_is_waited_for_and_named),
+        TEST(requests_of_one_kind_are_independent_of_another),
+        TEST(long_poll_gets_the_order_and_gets_it_again),
+        TEST(a_later_poll_ends_an_earlier_one),
+        cmocka_unit_test(stop_answers_what_waits),
+        TEST(client_maps_errors),
+        cmocka_unit_test(client_waits_no_longer_than_its_deadline),
+        cmocka_unit_test(client_request_can_be_aborted),
+        TEST(client_survives_lack_of_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
