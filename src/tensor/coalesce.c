@@ -2,14 +2,15 @@
 /*
  * Merging many strips into few.
  *
- * Two ways to merge, repeated until neither finds anything:
+ * Three ways to merge, repeated until none finds anything:
  *   join   strips equal but for the extent of one dimension, where one starts where the other ends:
  *          one strip, the extents added;
  *   steps  strips equal but for their offsets, which advance by one constant step on every map: one
- *          strip with one more dimension.
- * Joining comes first, since it makes runs longer. Strips are compared only within a family: equal
+ *          strip with one more dimension;
+ *   append a strip that is one more step, before or behind, of a dimension that another one has.
+ * Joining comes first, since it makes runs longer. Strips are joined only within a family: equal
  * tag, rank, maps and strides. Most families of a large model have one member and cost one
- * comparison of a sort. Within a family partners to join are found by hashing where strips start.
+ * comparison of a sort. Partners to join or append are found by hashing where strips start.
  */
 #include "tensor/tensor.h"
 
@@ -20,7 +21,7 @@ typedef struct merge {
     heft__arena_t *arena;
     heft__strip_t *strips; /* v == NULL: merged into another */
     size_t n;
-    uint32_t *slots; /* hash table over one family, n_slots entries, 0 is empty, else index + 1 */
+    uint32_t *slots; /* hash table of strips, 0 is empty, else index + 1 */
     size_t n_slots;  /* in use for this family: a power of two */
     size_t cap_slots;
     bool changed;
@@ -326,7 +327,130 @@ static heft_status_t steps_pass(merge_t *merge, heft_error_t *err)
     return HEFT_OK;
 }
 
-/* ---- both ---- */
+/* ---- append ---- */
+
+/* Hash of a strip as if it had no dimension k (-1: as it is) and stood `steps` along k. */
+static uint64_t hash_without(const heft__strip_t *strip, int k, int64_t steps)
+{
+    uint64_t h = strip->tag;
+    for (int m = 0; m < strip->n_maps; m++) {
+        const int64_t *map = heft__strip_map(strip, m);
+        h = mix(h, map[0] + (k >= 0 ? steps * map[1 + k] : 0));
+        for (int j = 0; j < strip->rank; j++) {
+            h = j == k ? h : mix(h, map[1 + j]);
+        }
+    }
+    for (int j = 0; j < strip->rank; j++) {
+        h = j == k ? h : mix(h, strip->v[j]);
+    }
+    return h;
+}
+
+/* Is `one` the strip without dimension k, `steps` steps along it? */
+static bool is_step(const heft__strip_t *strip, int k, int64_t steps, const heft__strip_t *one)
+{
+    if (one->tag != strip->tag || one->rank + 1 != strip->rank) {
+        return false;
+    }
+    for (int j = 0; j < one->rank; j++) {
+        if (one->v[j] != strip->v[j < k ? j : j + 1]) {
+            return false;
+        }
+    }
+    for (int m = 0; m < strip->n_maps; m++) {
+        const int64_t *map = heft__strip_map(strip, m);
+        const int64_t *other = heft__strip_map(one, m);
+        if (other[0] != map[0] + steps * map[1 + k]) {
+            return false;
+        }
+        for (int j = 0; j < one->rank; j++) {
+            if (other[1 + j] != map[1 + (j < k ? j : j + 1)]) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static heft__strip_t *find_step(merge_t *merge, const heft__strip_t *strip, int k, int64_t steps)
+{
+    size_t mask = merge->n_slots - 1;
+    size_t s = (size_t)hash_without(strip, k, steps) & mask;
+    for (; merge->slots[s] != 0; s = (s + 1) & mask) {
+        heft__strip_t *other = &merge->strips[merge->slots[s] - 1];
+        if (other->v != NULL && is_step(strip, k, steps, other)) {
+            return other;
+        }
+    }
+    return NULL;
+}
+
+/* Take in every strip that continues this one along k, at either end. */
+static bool append_along(merge_t *merge, heft__strip_t *strip, int k)
+{
+    bool changed = false;
+    for (int end = 0; end < 2; end++) {
+        heft__strip_t *one = find_step(merge, strip, k, end == 0 ? strip->v[k] : -1);
+        for (; one != NULL; one = find_step(merge, strip, k, end == 0 ? strip->v[k] : -1)) {
+            for (int m = 0; end == 1 && m < strip->n_maps; m++) {
+                *heft__strip_map(strip, m) = get_offset(one, m);
+            }
+            strip->v[k]++;
+            strip->note = strip->note < one->note ? strip->note : one->note;
+            one->v = NULL;
+            changed = true;
+        }
+    }
+    return changed;
+}
+
+/* The strips [first, end) have one tag. */
+static heft_status_t append_group(merge_t *merge, size_t first, size_t end, heft_error_t *err)
+{
+    heft_status_t status = make_table(merge, end - first, err);
+    for (size_t i = first; i < end && status == HEFT_OK; i++) {
+        size_t mask = merge->n_slots - 1;
+        size_t s = (size_t)hash_without(&merge->strips[i], -1, 0) & mask;
+        while (merge->slots[s] != 0) {
+            s = (s + 1) & mask;
+        }
+        merge->slots[s] = (uint32_t)i + 1;
+    }
+    for (size_t i = first; i < end && status == HEFT_OK; i++) {
+        heft__strip_t *strip = &merge->strips[i];
+        bool changed = false;
+        for (int k = 0; strip->v != NULL && k < strip->rank; k++) {
+            changed = append_along(merge, strip, k) || changed;
+        }
+        if (changed) {
+            merge->changed = true;
+            status = renormalize(merge, strip, err);
+        }
+    }
+    return status;
+}
+
+/* Strips are in the order of steps_pass: by tag, then by rank. */
+static heft_status_t append_pass(merge_t *merge, heft_error_t *err)
+{
+    size_t first = 0;
+    while (first < merge->n) {
+        size_t end = first + 1;
+        while (end < merge->n && merge->strips[end].tag == merge->strips[first].tag) {
+            end++;
+        }
+        bool has_ranks = merge->strips[first].rank != merge->strips[end - 1].rank;
+        heft_status_t status = has_ranks ? append_group(merge, first, end, err) : HEFT_OK;
+        if (status != HEFT_OK) {
+            return status;
+        }
+        first = end;
+    }
+    squeeze(merge);
+    return HEFT_OK;
+}
+
+/* ---- all ---- */
 
 static heft_status_t join_pass(merge_t *merge, heft_error_t *err)
 {
@@ -359,6 +483,9 @@ heft_status_t heft__strips_coalesce(heft__arena_t *arena, heft__strip_t *strips,
         heft_status_t status = join_pass(&merge, err);
         if (status == HEFT_OK && !merge.changed) {
             status = steps_pass(&merge, err);
+        }
+        if (status == HEFT_OK && !merge.changed) {
+            status = append_pass(&merge, err);
         }
         if (status != HEFT_OK) {
             return status;

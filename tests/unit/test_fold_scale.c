@@ -94,8 +94,8 @@ static void kernel_layouts_that_interleave_experts_cost_no_more(void **state)
                      synth_model_n_sources(&model));
 }
 
-/* n sources of [n_rows, width], side by side in one parameter of [n_rows, n * width]: every interval
- * overlaps every other. Written in an order that jumps about. */
+/* n sources of [n_rows, width], side by side in one parameter of [n_rows, n * width]: every
+ * interval overlaps every other. Written in an order that jumps about. */
 static void many_column_blocks_of_one_parameter_stay_cheap(void **state)
 {
     (void)state;

@@ -177,6 +177,23 @@ static void coalescing_finds_runs_steps_and_tiles(void **state)
     heft__region_list_fini(&list);
 }
 
+static void a_step_more_is_taken_in_at_both_ends(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft__region_list_t list = { 0 };
+    /* rows 2..5 of pairs 100 apart, then rows 1 and 6, then 8, which stays alone */
+    heft__region_t rows[] = { region_of(view2(200, 4, 100, 2, 1)), region_of(view1(100, 2, 1)),
+                              region_of(view1(600, 2, 1)), region_of(view1(800, 2, 1)) };
+    for (size_t i = 0; i < 4; i++) {
+        EXPECT_STATUS(heft__region_list_add(&list, &rows[i], &err), HEFT_OK);
+    }
+    EXPECT_STATUS(heft__region_list_coalesce(&list, &err), HEFT_OK);
+    assert_true(list.n <= 2);
+    assert_int_equal(heft__region_list_count(&list), 14);
+    heft__region_list_fini(&list);
+}
+
 static void regions_are_shown_as_index_boxes(void **state)
 {
     (void)state;
@@ -311,6 +328,7 @@ int main(void)
         cmocka_unit_test(regions_of_reshapes_meet_exactly),
         cmocka_unit_test(hopeless_strides_are_refused_with_numbers),
         cmocka_unit_test(coalescing_finds_runs_steps_and_tiles),
+        cmocka_unit_test(a_step_more_is_taken_in_at_both_ends),
         cmocka_unit_test(regions_are_shown_as_index_boxes),
         cmocka_unit_test(many_odd_boxes_are_only_counted),
         cmocka_unit_test(operations_survive_every_failed_allocation),
