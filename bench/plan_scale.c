@@ -36,6 +36,15 @@ static double peak_mib(void)
     return (double)usage.ru_maxrss / 1024;
 }
 
+/* Of this process, for machines that are shared. */
+static double cpu_seconds(void)
+{
+    struct rusage usage;
+    (void)getrusage(RUSAGE_SELF, &usage);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+}
+
 /* One row: the layers of model are those to plan. */
 static void run(const char *name, const synth_model_t *model, uint32_t n_ranks)
 {
@@ -59,18 +68,20 @@ static void run(const char *name, const synth_model_t *model, uint32_t n_ranks)
     heft_plan_opts_t opts = HEFT_PLAN_OPTS_INIT;
     opts.partial = n_ranks < TP;
     heft_plan_t *plan;
+    double cpu = cpu_seconds();
     int64_t t3 = heft__clock_mono_ns();
     if (heft_plan_create((const heft_tape_t *const *)tapes, n_ranks, 0, &opts, &plan, NULL, &err) !=
         HEFT_OK) {
         die("plan", &err);
     }
     int64_t t4 = heft__clock_mono_ns();
+    cpu = cpu_seconds() - cpu;
     heft_plan_info_t info;
     heft_plan_query(plan, &info);
-    (void)printf("%-6s %6lld %5u %8u %8llu %8u %8.3f %8.3f %8.3f %9.1f %9.1f %9.1f\n", name,
+    (void)printf("%-6s %6lld %5u %8u %8llu %8u %8.3f %8.3f %8.3f %8.3f %9.1f %9.1f %9.1f\n", name,
                  (long long)model->n_layers, (unsigned)n_ranks, (unsigned)info.n_sources,
                  (unsigned long long)info.n_pieces, (unsigned)info.n_groups, seconds(t0, t1),
-                 seconds(t1, t2), seconds(t3, t4), before, peak_mib(),
+                 seconds(t1, t2), seconds(t3, t4), cpu, before, peak_mib(),
                  (double)(heft__alloc_live_bytes() - live) / 1048576);
     heft_plan_destroy(plan);
     for (uint32_t r = 0; r < n_ranks; r++) {
@@ -104,9 +115,9 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "usage: bench_plan_scale [-r RANKS]   (1 to %d)\n", (int)TP);
         return 2;
     }
-    (void)printf("%-6s %6s %5s %8s %8s %8s %8s %8s %8s %9s %9s %9s\n", "model", "layers", "ranks",
-                 "sources", "pieces", "groups", "tape s", "fold s", "plan s", "MiB first",
-                 "MiB peak", "MiB plan");
+    (void)printf("%-6s %6s %5s %8s %8s %8s %8s %8s %8s %8s %9s %9s %9s\n", "model", "layers",
+                 "ranks", "sources", "pieces", "groups", "tape s", "fold s", "plan s", "cpu s",
+                 "MiB first", "MiB peak", "MiB plan");
     const struct {
         const char *name;
         const synth_model_t *model;
