@@ -35,14 +35,17 @@ static void compress(uint32_t state[8], const uint8_t block[64])
     }
     uint32_t v[8];
     memcpy(v, state, sizeof v);
-    for (int i = 0; i < 64; i++) {
-        uint32_t s1 = rotr(v[4], 6) ^ rotr(v[4], 11) ^ rotr(v[4], 25);
-        uint32_t t1 = v[7] + s1 + ((v[4] & v[5]) ^ (~v[4] & v[6])) + k[i] + w[i];
-        uint32_t s0 = rotr(v[0], 2) ^ rotr(v[0], 13) ^ rotr(v[0], 22);
-        uint32_t t2 = s0 + ((v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]));
-        memmove(v + 1, v, 7 * sizeof v[0]);
-        v[4] += t1;
-        v[0] = t1 + t2;
+    for (int i = 0; i < 64; i++) { /* v[(j - i) & 7] is letter j: rotates without moving */
+        uint32_t e = v[(4 - i) & 7];
+        uint32_t a = v[-i & 7];
+        uint32_t s1 = rotr(e, 6) ^ rotr(e, 11) ^ rotr(e, 25);
+        uint32_t t1 =
+            v[(7 - i) & 7] + s1 + ((e & v[(5 - i) & 7]) ^ (~e & v[(6 - i) & 7])) + k[i] + w[i];
+        uint32_t s0 = rotr(a, 2) ^ rotr(a, 13) ^ rotr(a, 22);
+        uint32_t b = v[(1 - i) & 7];
+        uint32_t c = v[(2 - i) & 7];
+        v[(3 - i) & 7] += t1;
+        v[(7 - i) & 7] = t1 + s0 + ((a & b) ^ (a & c) ^ (b & c));
     }
     for (int i = 0; i < 8; i++) {
         state[i] += v[i];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Overwrites: elements whose earlier value, read from a source, was replaced by another one. As in
- * a loader the later write wins, but nobody asked for the earlier one to be dropped. Zeroing first,
- * updating in place, and writing the same source element again lose nothing.
+ * Overwrites: elements whose earlier value, read from a source, was written again. As in a loader
+ * the later write wins, but nobody asked for the earlier one to be dropped, and the same value
+ * twice is a rule too many. Zeroing first and updating in place are how a value comes about.
  */
 #include "plan/plan.h"
 
@@ -10,7 +10,7 @@
 
 static bool loses(const heft__fold_overwrite_t *overwrite)
 {
-    return !overwrite->is_same && !overwrite->was_constant && !overwrite->is_update;
+    return !overwrite->was_constant && (overwrite->is_same || !overwrite->is_update);
 }
 
 static int compare_buffers(const void *x, const void *y, void *arg)
@@ -90,9 +90,10 @@ static heft_status_t report_param(heft__proof_t *proof, const overwritten_t *o, 
         const heft__fold_overwrite_t *overwrite = &o->fold->overwrites[spot.owners[0]];
         heft__text_printf(text,
                           "parameter \"%s\" rank %d: %lld of %lld elements written by %s and then, "
-                          "from other sources, by %s",
+                          "from %s, by %s",
                           o->info->name, (int)o->rank, (long long)n_elems,
                           (long long)o->info->n_elems, note_of(o->tape, overwrite->earlier_write),
+                          overwrite->is_same ? "the same sources" : "other sources",
                           note_of(o->tape, overwrite->later_write));
         heft__proof_put_spot(proof, &o->info->shape, &spot);
     }
