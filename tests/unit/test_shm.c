@@ -450,7 +450,6 @@ static void nonsense_is_hung_up_on(void **state)
     (void)state;
     heft_error_t err = HEFT_ERROR_INIT;
     heft__region_t *region = open_region(4096);
-    heft__log_set_sink(NULL, NULL, -1);
     uint8_t bytes[200] = { 0 };
     uint8_t to[16];
     for (size_t n = 1; n <= sizeof bytes; n += 63) {
@@ -468,7 +467,6 @@ static void nonsense_is_hung_up_on(void **state)
     (void)close(fd);
     heft__remote_t *remote = attach_ok(region); /* others are served as before */
     heft__remote_close(remote);
-    heft__log_set_sink(NULL, NULL, HEFT__LOG_WARN);
     heft__region_destroy(region);
 }
 
@@ -495,10 +493,8 @@ static void hello_to_another_life_or_for_more_bytes_is_refused(void **state)
 {
     (void)state;
     heft__region_t *region = open_region(4096);
-    heft__log_set_sink(NULL, NULL, -1);
     refuse_hello(region, 1, 4096, HEFT_ERR_STALE);
     refuse_hello(region, 0, 4097, HEFT_ERR_SHAPE);
-    heft__log_set_sink(NULL, NULL, HEFT__LOG_WARN);
     heft__region_destroy(region);
 }
 
@@ -506,7 +502,6 @@ static void too_many_senders_are_refused_the_rest_served(void **state)
 {
     (void)state;
     heft__region_t *region = open_region(4096);
-    heft__log_set_sink(NULL, NULL, -1);
     enum { N = 300 };
     int fds[N];
     uint8_t to[16];
@@ -526,7 +521,6 @@ static void too_many_senders_are_refused_the_rest_served(void **state)
            heft__clock_mono_ns() < deadline) {
     }
     assert_int_equal(status, HEFT_OK);
-    heft__log_set_sink(NULL, NULL, HEFT__LOG_WARN);
     heft__remote_close(remote);
     heft__region_destroy(region);
 }
@@ -574,7 +568,6 @@ static void another_user_is_refused_by_both_sides(void **state)
         skip();
     }
     heft__region_t *region = open_region(4096);
-    heft__log_set_sink(NULL, NULL, -1);
     heft__text_t text;
     heft__text_init(&text);
     heft__region_encode(region, &text);
@@ -585,7 +578,6 @@ static void another_user_is_refused_by_both_sides(void **state)
     heft__region_state_t st;
     heft__region_query(region, &st);
     assert_int_equal(st.n_attached, 0);
-    heft__log_set_sink(NULL, NULL, HEFT__LOG_WARN);
     heft__text_fini(&text);
     heft__region_destroy(region);
 }
@@ -675,5 +667,6 @@ int main(void)
         cmocka_unit_test(changes_are_announced),
         cmocka_unit_test(create_and_attach_survive_failed_allocations),
     };
+    heft__log_set_sink(NULL, NULL, -1); /* refusals are warnings */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
