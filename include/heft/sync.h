@@ -160,6 +160,12 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_subscriber_poll(heft_subscriber_t *s
 HEFT_API int64_t heft_subscriber_get_version(const heft_subscriber_t *subscriber);
 /** 1 while the engine may serve. Threads: any. */
 HEFT_API int heft_subscriber_is_serving(const heft_subscriber_t *subscriber);
+/**
+ * The digest (heft_digest) that parameter i, in bytewise name order, has at the live version, as
+ * derived from the sources; 0 without a version or for a bad index. It changes together with the
+ * version, inside a flip. Threads: any.
+ */
+HEFT_API uint64_t heft_subscriber_get_digest(const heft_subscriber_t *subscriber, uint32_t i);
 
 /* ---- clients of the coordinator ---- */
 

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Fleet: what a source knows of the destinations of a round. Contracts that differ in rank alone
+ * are one family and give one plan over all of its ranks; each destination is a link to a rank of a
+ * family, with its staging memory attached. Everything is kept from round to round and made anew
+ * only where digests, incarnations or endpoints have changed.
+ *
+ * Threads: confined.
+ */
+#ifndef HEFT_SYNC_FLEET_H
+#define HEFT_SYNC_FLEET_H
+
+#include "heft/exec.h"
+#include "sync/member.h"
+#include "sync/staging.h"
+#include "transport/transport.h"
+
+typedef struct heft__family {
+    char digest[HEFT__DIGEST_SIZE]; /* of the contracts, their rank aside */
+    char
+        key[HEFT__DIGEST_SIZE]; /* digest and the destination manifests: what the plan is made of */
+    uint32_t n_ranks;
+    heft_plan_t *plan;
+    heft__staging_t *layouts; /* for each rank, likewise below */
+    uint64_t **digests;       /* of the parameters, written by a run */
+    uint8_t **bounces; /* NULL, or where bytes are gathered for receivers we cannot address */
+    heft_exec_t *exec; /* for the targets of the last stage */
+    heft_exec_target_t *targets;
+    void ***target_params;
+    uint32_t n_targets;
+} heft__family_t;
+
+typedef struct heft__link {
+    char id[HEFT__ID_SIZE];
+    char incarnation[HEFT__INCARNATION_SIZE];
+    char manifest[HEFT__DIGEST_SIZE];
+    char contract[HEFT__DIGEST_SIZE];
+    char endpoint[HEFT__DIGEST_SIZE];
+    char family_digest[HEFT__DIGEST_SIZE];
+    uint32_t rank;
+    uint32_t n_ranks;
+    uint32_t family;        /* index */
+    bool moves;             /* takes part in the data path of this round */
+    bool is_staged;         /* a target of the present stage */
+    bool has_begun;         /* this round */
+    heft__remote_t *remote; /* NULL: not attached */
+} heft__link_t;
+
+typedef struct heft__fleet {
+    /* Set by init. */
+    heft__member_t *member;
+    const heft_manifest_t *source;
+    heft__transport_t *const *transports;
+    uint32_t n_transports;
+    uint32_t n_threads;
+    heft_progress_t progress;
+    void *progress_arg;
+
+    char key[HEFT__DIGEST_SIZE];       /* of the peers that families and links are for; "": none */
+    char stage_key[HEFT__DIGEST_SIZE]; /* of the links that the execs are for */
+    heft__family_t *families;
+    uint32_t n_families;
+    heft__link_t *links;
+    uint32_t n_links;
+    uint64_t n_compiled; /* plans ever made */
+    uint64_t n_attached; /* remotes ever attached */
+} heft__fleet_t;
+
+void heft__fleet_init(heft__fleet_t *fleet);
+void heft__fleet_fini(heft__fleet_t *fleet);
+
+/*
+ * Plan for these peers and attach those that move. Problems are collected by kind; HEFT_OK with
+ * problems is possible, any failure adds one. Nothing is done when the peers are those of the last
+ * call and it went well.
+ */
+HEFT_MUST_CHECK heft_status_t heft__fleet_set(heft__fleet_t *fleet, const heft__peer_t *peers,
+                                              uint32_t n_peers, int64_t deadline_mono_ns,
+                                              heft__problems_t *problems, heft_error_t *err);
+/* The rank digest of a link's plan. Borrowed. */
+const char *heft__fleet_get_plan(const heft__fleet_t *fleet, const heft__link_t *link);
+
+/* Make these peers, which heft__fleet_set has seen, the targets of the stage. Links, execs and
+ * buffers are made only when they differ from the last stage. */
+HEFT_MUST_CHECK heft_status_t heft__fleet_aim(heft__fleet_t *fleet, const heft__peer_t *peers,
+                                              uint32_t n_peers, int64_t deadline_mono_ns,
+                                              heft__blame_t *blame, heft_error_t *err);
+/* Give up a link's memory and connection; the next heft__fleet_set attaches anew. */
+void heft__fleet_drop(heft__fleet_t *fleet, heft__link_t *link);
+
+/* Where the bytes of a rank are gathered for receivers that need puts. */
+uint8_t *heft__fleet_get_bounce(const heft__family_t *family, uint32_t rank);
+/* Bytes staged and pieces run for one rank of a family. */
+void heft__fleet_count(const heft__family_t *family, uint32_t rank, int64_t *bytes_out,
+                       int64_t *pieces_out);
+
+/* ---- between fleet.c and fleet_plan.c ---- */
+
+void heft__family_fini(heft__family_t *family);
+/* Contract and rank of every link, and the family of each: families are kept, or made. */
+HEFT_MUST_CHECK heft_status_t heft__fleet_plan(heft__fleet_t *fleet, const heft__fleet_t *old,
+                                               heft__problems_t *problems, heft_error_t *err);
+
+#endif

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From peers to plans: read contracts, group them into families, compile every rank of a family
+ * against the source manifest and the destination manifests that are there, prove the whole.
+ */
+#include "sync/fleet.h"
+
+#include <string.h>
+
+/* A problem that cannot be kept for want of memory is counted all the same. */
+#define ADD_PROBLEM(problems, kind, ...) \
+    (void)!heft__problems_add((problems), (kind), NULL, __VA_ARGS__)
+
+void heft__family_fini(heft__family_t *family)
+{
+    heft_exec_destroy(family->exec);
+    for (uint32_t i = 0; family->target_params != NULL && i < family->n_targets; i++) {
+        heft__free(family->target_params[i]);
+    }
+    heft__free(family->target_params);
+    heft__free(family->targets);
+    for (uint32_t r = 0; r < family->n_ranks; r++) {
+        if (family->layouts != NULL) {
+            heft__staging_fini(&family->layouts[r]);
+        }
+        if (family->digests != NULL) {
+            heft__free(family->digests[r]);
+        }
+        if (family->bounces != NULL) {
+            heft__free(family->bounces[r]);
+        }
+    }
+    heft__free(family->layouts);
+    heft__free(family->digests);
+    heft__free(family->bounces);
+    heft_plan_destroy(family->plan);
+    *family = (heft__family_t){ .n_ranks = 0 };
+}
+
+/* ---- contracts ---- */
+
+static const heft__link_t *find_contract(const heft__link_t *links, uint32_t n, const char *digest)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (links[i].family_digest[0] != '\0' && strcmp(links[i].contract, digest) == 0) {
+            return &links[i];
+        }
+    }
+    return NULL;
+}
+
+static heft_status_t fetch_contract(heft__fleet_t *fleet, const char *digest,
+                                    heft__contract_t *contract_out, heft_error_t *err)
+{
+    char *text = NULL;
+    size_t n = 0;
+    heft_status_t status = heft__member_get_object(fleet->member, digest, &text, &n, err);
+    if (status == HEFT_OK) {
+        status = heft__contract_decode(text, n, contract_out, err);
+        heft__free(text);
+    }
+    return status;
+}
+
+/* Rank and family of a link, from one with the same contract where there is one. */
+static heft_status_t read_contract(heft__fleet_t *fleet, const heft__fleet_t *old, uint32_t i,
+                                   heft_error_t *err)
+{
+    heft__link_t *link = &fleet->links[i];
+    const heft__link_t *same = find_contract(fleet->links, i, link->contract);
+    if (same == NULL) {
+        same = find_contract(old->links, old->n_links, link->contract);
+    }
+    if (same != NULL) {
+        memcpy(link->family_digest, same->family_digest, sizeof link->family_digest);
+        link->rank = same->rank;
+        link->n_ranks = same->n_ranks;
+        return HEFT_OK;
+    }
+    heft__contract_t contract = { .rank = 0 };
+    heft_status_t status = fetch_contract(fleet, link->contract, &contract, err);
+    if (status == HEFT_OK && (contract.ranks == 0 || contract.rank >= contract.ranks)) {
+        status = heft__error_set(err, HEFT_ERR_FORMAT, "contract of rank %u of %u ranks",
+                                 contract.rank, contract.ranks);
+    }
+    if (status == HEFT_OK) {
+        memcpy(link->family_digest, contract.family, sizeof link->family_digest);
+        link->rank = contract.rank;
+        link->n_ranks = contract.ranks;
+    }
+    heft__contract_fini(&contract);
+    return status;
+}
+
+/* ---- one family ---- */
+
+/* The link whose manifest stands for a rank; NULL: nobody holds it. */
+static const heft__link_t *link_of_rank(const heft__fleet_t *fleet, uint32_t family, uint32_t rank)
+{
+    for (uint32_t i = 0; i < fleet->n_links; i++) {
+        if (fleet->links[i].family == family && fleet->links[i].rank == rank) {
+            return &fleet->links[i];
+        }
+    }
+    return NULL;
+}
+
+static void make_key(const heft__fleet_t *fleet, uint32_t f)
+{
+    heft__family_t *family = &fleet->families[f];
+    heft__sha256_t sha;
+    uint8_t digest[32];
+    heft__sha256_init(&sha);
+    heft__sha256_update_text(&sha, family->digest);
+    for (uint32_t r = 0; r < family->n_ranks; r++) {
+        const heft__link_t *link = link_of_rank(fleet, f, r);
+        heft__sha256_update_text(&sha, link != NULL ? link->manifest : "");
+    }
+    heft__sha256_final(&sha, digest);
+    heft__hex(digest, sizeof digest, family->key);
+}
+
+/* Replicas of a rank must agree on what that rank holds. */
+static heft_status_t check_replicas(const heft__fleet_t *fleet, heft__problems_t *problems,
+                                    heft_error_t *err)
+{
+    heft_status_t status = HEFT_OK;
+    for (uint32_t i = 0; i < fleet->n_links; i++) {
+        const heft__link_t *link = &fleet->links[i];
+        const heft__link_t *first = link_of_rank(fleet, link->family, link->rank);
+        if (first != NULL && strcmp(first->manifest, link->manifest) != 0) {
+            status = heft__error_set(err, HEFT_ERR_SHAPE,
+                                     "%s and %s hold one rank and declare different manifests",
+                                     first->id, link->id);
+            ADD_PROBLEM(problems, HEFT__PROBLEM_MANIFEST,
+                        "%s and %s hold one rank and declare different manifests", first->id,
+                        link->id);
+        }
+    }
+    return status;
+}
+
+static heft__problem_kind_t kind_of(heft_status_t status)
+{
+    switch ((int)status) {
+    case HEFT_ERR_NAME:
+        return HEFT__PROBLEM_NAME;
+    case HEFT_ERR_SHAPE:
+        return HEFT__PROBLEM_SHAPE;
+    case HEFT_ERR_PROOF:
+        return HEFT__PROBLEM_PROOF;
+    default:
+        return HEFT__PROBLEM_MANIFEST;
+    }
+}
+
+static heft_status_t compile_rank(heft__fleet_t *fleet, const heft_recipe_t *recipe,
+                                  const heft_bindings_t *bindings, uint32_t rank,
+                                  const heft__link_t *link, heft_tape_t **tape_out,
+                                  heft_error_t *err)
+{
+    heft_manifest_t *manifest = NULL;
+    char *text = NULL;
+    size_t n = 0;
+    heft_status_t status = HEFT_OK;
+    if (link != NULL) {
+        status = heft__member_get_object(fleet->member, link->manifest, &text, &n, err);
+        if (status == HEFT_OK) {
+            status = heft_manifest_decode(text, n, &manifest, err);
+            heft__free(text);
+        }
+    }
+    if (status == HEFT_OK) {
+        status =
+            heft_recipe_compile(recipe, bindings, rank, fleet->source, manifest, tape_out, err);
+    }
+    heft_manifest_destroy(manifest);
+    return status;
+}
+
+static void add_findings(const heft_report_t *report, heft__problems_t *problems)
+{
+    for (uint32_t i = 0; report != NULL && i < heft_report_get_n_findings(report); i++) {
+        const heft_finding_t *f = heft_report_get_finding(report, i);
+        if (f->is_error) {
+            ADD_PROBLEM(problems,
+                        f->kind == HEFT_FINDING_NAME ? HEFT__PROBLEM_NAME : HEFT__PROBLEM_PROOF,
+                        "%s", f->text);
+        }
+    }
+}
+
+/* Compile every rank, so that one reply names the problems of all of them. */
+static heft_status_t compile_ranks(heft__fleet_t *fleet, uint32_t f, const heft_recipe_t *recipe,
+                                   const heft_bindings_t *bindings, heft_tape_t **tapes,
+                                   heft__problems_t *problems, heft_error_t *err)
+{
+    heft_status_t first = HEFT_OK;
+    for (uint32_t r = 0; r < fleet->families[f].n_ranks; r++) {
+        const heft__link_t *link = link_of_rank(fleet, f, r);
+        heft_error_t why = HEFT_ERROR_INIT;
+        heft_status_t status = compile_rank(fleet, recipe, bindings, r, link, &tapes[r], &why);
+        if (status != HEFT_OK) {
+            ADD_PROBLEM(problems, kind_of(status), "%s%s%s", link != NULL ? link->id : "",
+                        link != NULL ? ": " : "", why.message);
+            if (first == HEFT_OK) {
+                first = status;
+                if (err != NULL) {
+                    *err = why;
+                }
+            }
+        }
+    }
+    return first;
+}
+
+static heft_status_t prove(heft__fleet_t *fleet, uint32_t f, const heft_recipe_t *recipe,
+                           heft_tape_t **tapes, heft__problems_t *problems, heft_error_t *err)
+{
+    heft__family_t *family = &fleet->families[f];
+    heft_plan_opts_t opts = HEFT_PLAN_OPTS_INIT;
+    heft_report_t *report = NULL;
+    opts.exceptions = heft_recipe_get_exception(recipe, 0);
+    opts.n_exceptions = heft_recipe_get_n_exceptions(recipe);
+    heft_status_t status = heft_plan_create((const heft_tape_t *const *)tapes, family->n_ranks, 0,
+                                            &opts, &family->plan, &report, err);
+    if (status == HEFT_ERR_PROOF) {
+        add_findings(report, problems);
+    } else if (status != HEFT_OK && err != NULL) {
+        ADD_PROBLEM(problems, kind_of(status), "%s", err->message);
+    }
+    heft_report_destroy(report);
+    fleet->n_compiled += status == HEFT_OK;
+    return status;
+}
+
+static heft_status_t make_plan(heft__fleet_t *fleet, uint32_t f, const heft__contract_t *contract,
+                               heft__problems_t *problems, heft_error_t *err)
+{
+    uint32_t n_ranks = fleet->families[f].n_ranks;
+    heft_recipe_t *recipe = NULL;
+    heft_bindings_t *bindings = NULL;
+    heft_tape_t **tapes = heft__calloc(n_ranks, sizeof *tapes);
+    heft_status_t status =
+        tapes != NULL ? HEFT_OK : heft__error_nomem(err, n_ranks * sizeof *tapes);
+    if (status == HEFT_OK) {
+        status = heft_recipe_parse(contract->recipe_name, contract->recipe_text,
+                                   strlen(contract->recipe_text), &recipe, err);
+    }
+    if (status == HEFT_OK) {
+        status =
+            heft_bindings_decode(contract->bindings, strlen(contract->bindings), &bindings, err);
+    }
+    if (status != HEFT_OK && err != NULL) {
+        ADD_PROBLEM(problems, HEFT__PROBLEM_MANIFEST, "%s", err->message);
+    }
+    if (status == HEFT_OK) {
+        status = compile_ranks(fleet, f, recipe, bindings, tapes, problems, err);
+    }
+    if (status == HEFT_OK) {
+        status = prove(fleet, f, recipe, tapes, problems, err);
+    }
+    for (uint32_t r = 0; tapes != NULL && r < n_ranks; r++) {
+        heft_tape_destroy(tapes[r]);
+    }
+    heft__free(tapes);
+    heft_bindings_destroy(bindings);
+    heft_recipe_destroy(recipe);
+    return status;
+}
+
+static heft_status_t make_layouts(heft__family_t *family, heft_error_t *err)
+{
+    family->layouts = heft__calloc(family->n_ranks, sizeof *family->layouts);
+    family->digests = heft__calloc(family->n_ranks, sizeof *family->digests);
+    family->bounces = heft__calloc(family->n_ranks, sizeof *family->bounces);
+    if (family->layouts == NULL || family->digests == NULL || family->bounces == NULL) {
+        return heft__error_nomem(err, family->n_ranks * sizeof *family->layouts);
+    }
+    for (uint32_t r = 0; r < family->n_ranks; r++) {
+        heft_status_t status = heft__staging_init_plan(family->plan, r, &family->layouts[r], err);
+        if (status != HEFT_OK) {
+            return status;
+        }
+        size_t n = family->layouts[r].n_params > 0 ? family->layouts[r].n_params : 1;
+        family->digests[r] = heft__calloc(n, sizeof *family->digests[r]);
+        if (family->digests[r] == NULL) {
+            return heft__error_nomem(err, n * sizeof *family->digests[r]);
+        }
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t make_family(heft__fleet_t *fleet, uint32_t f, heft__problems_t *problems,
+                                 heft_error_t *err)
+{
+    heft__contract_t contract = { .rank = 0 };
+    const heft__link_t *link = fleet->links;
+    while (link->family != f) {
+        link++; /* a family is made for a link */
+    }
+    heft_status_t status = fetch_contract(fleet, link->contract, &contract, err);
+    if (status == HEFT_OK) {
+        status = make_plan(fleet, f, &contract, problems, err);
+    } else if (err != NULL) {
+        ADD_PROBLEM(problems, HEFT__PROBLEM_MANIFEST, "%s: %s", link->id, err->message);
+    }
+    heft__contract_fini(&contract);
+    if (status == HEFT_OK) {
+        status = make_layouts(&fleet->families[f], err);
+    }
+    return status;
+}
+
+/* ---- all families ---- */
+
+static heft_status_t group_links(heft__fleet_t *fleet, heft_error_t *err)
+{
+    fleet->families = heft__calloc(fleet->n_links, sizeof *fleet->families);
+    if (fleet->families == NULL) {
+        return heft__error_nomem(err, fleet->n_links * sizeof *fleet->families);
+    }
+    for (uint32_t i = 0; i < fleet->n_links; i++) {
+        heft__link_t *link = &fleet->links[i];
+        uint32_t f = 0;
+        while (f < fleet->n_families &&
+               strcmp(fleet->families[f].digest, link->family_digest) != 0) {
+            f++;
+        }
+        if (f == fleet->n_families) {
+            heft__family_t *family = &fleet->families[fleet->n_families++];
+            memcpy(family->digest, link->family_digest, sizeof family->digest);
+            family->n_ranks = link->n_ranks;
+        }
+        link->family = f;
+    }
+    return HEFT_OK;
+}
+
+/* Take over a family of the old fleet whose plan is made of the same things. */
+static bool reuse_family(heft__family_t *family, const heft__fleet_t *old)
+{
+    for (uint32_t i = 0; i < old->n_families; i++) {
+        heft__family_t *candidate = &old->families[i];
+        if (candidate->plan != NULL && strcmp(candidate->key, family->key) == 0) {
+            *family = *candidate;
+            *candidate = (heft__family_t){ .n_ranks = 0 };
+            return true;
+        }
+    }
+    return false;
+}
+
+heft_status_t heft__fleet_plan(heft__fleet_t *fleet, const heft__fleet_t *old,
+                               heft__problems_t *problems, heft_error_t *err)
+{
+    for (uint32_t i = 0; i < fleet->n_links; i++) {
+        heft_status_t status = read_contract(fleet, old, i, err);
+        if (status != HEFT_OK) {
+            ADD_PROBLEM(problems, HEFT__PROBLEM_MANIFEST, "%s: contract: %s", fleet->links[i].id,
+                        err != NULL ? err->message : "");
+            return status;
+        }
+    }
+    heft_status_t status = group_links(fleet, err);
+    if (status == HEFT_OK) {
+        status = check_replicas(fleet, problems, err);
+    }
+    for (uint32_t f = 0; f < fleet->n_families && status == HEFT_OK; f++) {
+        make_key(fleet, f);
+        if (!reuse_family(&fleet->families[f], old)) {
+            status = make_family(fleet, f, problems, err);
+        }
+    }
+    return status;
+}

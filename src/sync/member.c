@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The owner's side of a member: creation, the report, the order mailbox. The thread that talks to
+ * the coordinator is in member_link.c. An order is a level: a newer one replaces one that was not
+ * handed out.
+ */
+#include "sync/member_private.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+static heft_status_t set_identity(heft__member_t *member, const heft__member_config_t *config,
+                                  heft_error_t *err)
+{
+    heft__register_t *identity = &member->identity;
+    const char *job = config->job != NULL ? config->job : "heft";
+    if (!heft__is_job(job)) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "job \"%.80s\": not 1 to 64 of A-Z a-z 0-9 . _ -", job);
+    }
+    if (config->replica > INT32_MAX || config->rank > INT32_MAX) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "replica %u, rank %u: at most %d",
+                               config->replica, config->rank, INT32_MAX);
+    }
+    identity->role = config->role;
+    memcpy(identity->job, job, strlen(job) + 1);
+    identity->replica = config->replica;
+    identity->rank = config->rank;
+    identity->n_transports = config->n_transports;
+    for (uint32_t i = 0; i < config->n_transports; i++) {
+        (void)snprintf(identity->transports[i], HEFT__TRANSPORT_SIZE, "%s", config->transports[i]);
+    }
+    heft__member_id_format(config->role, job, config->replica, config->rank, member->id);
+    return heft__incarnation_create(identity->incarnation, err);
+}
+
+static void init_lock(heft__member_t *member)
+{
+    pthread_condattr_t attr;
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_mutex_init(&member->lock, NULL);
+    (void)pthread_cond_init(&member->changed, &attr);
+    (void)pthread_condattr_destroy(&attr);
+}
+
+heft_status_t heft__member_create(const heft__member_config_t *config, heft__member_t **member_out,
+                                  heft_error_t *err)
+{
+    if (config->url == NULL) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "no url of a coordinator");
+    }
+    heft__member_t *member = heft__calloc(1, sizeof *member);
+    if (member == NULL) {
+        return heft__error_nomem(err, sizeof *member);
+    }
+    init_lock(member);
+    heft__report_init(&member->report);
+    heft__order_init(&member->order);
+    member->contact = (heft_error_t)HEFT_ERROR_INIT;
+    (void)heft__error_set(&member->contact, HEFT_ERR_PEER, "coordinator %.160s: no contact yet",
+                          config->url);
+    member->deadline_ms = config->deadline_ms != 0 ? config->deadline_ms : 30000;
+    member->refresh = config->refresh;
+    member->refresh_arg = config->refresh_arg;
+    heft_status_t status = set_identity(member, config, err);
+    if (status == HEFT_OK) {
+        memcpy(member->report.incarnation, member->identity.incarnation,
+               sizeof member->report.incarnation);
+        member->url = heft__strdup(config->url);
+        status = member->url != NULL ? heft__http_create(config->url, &member->http, err)
+                                     : heft__error_nomem(err, strlen(config->url) + 1);
+    }
+    if (status != HEFT_OK) {
+        heft__member_destroy(member);
+        return status;
+    }
+    *member_out = member;
+    return HEFT_OK;
+}
+
+/* Best effort: a coordinator that is away finds out by the silence. */
+static void leave(heft__member_t *member)
+{
+    enum { LEAVE_MS = 2000 };
+    char path[64 + HEFT__ID_SIZE + HEFT__INCARNATION_SIZE];
+    heft__http_t *http = NULL;
+    int code;
+    if (heft__http_create(member->url, &http, NULL) != HEFT_OK) {
+        return;
+    }
+    (void)snprintf(path, sizeof path, "/v1/members/%s?incarnation=%s", member->id,
+                   member->identity.incarnation);
+    heft_error_t err = HEFT_ERROR_INIT;
+    if (heft__http_request(http, "DELETE", path, NULL, 0, LEAVE_MS, &code, NULL, NULL, &err) !=
+        HEFT_OK) {
+        heft__log(HEFT__LOG_INFO, "member", "%s: could not leave: %s", member->id, err.message);
+    }
+    heft__http_destroy(http);
+}
+
+void heft__member_stop(heft__member_t *member)
+{
+    if (member == NULL) {
+        return;
+    }
+    (void)pthread_mutex_lock(&member->lock);
+    bool has_thread = member->has_thread && !member->stop;
+    member->stop = true;
+    if (member->http != NULL) {
+        heft__http_abort(member->http);
+    }
+    (void)pthread_cond_broadcast(&member->changed);
+    (void)pthread_mutex_unlock(&member->lock);
+    if (has_thread) {
+        (void)pthread_join(member->thread, NULL);
+    }
+}
+
+void heft__member_destroy(heft__member_t *member)
+{
+    if (member == NULL) {
+        return;
+    }
+    heft__member_stop(member);
+    if (member->has_thread && member->is_registered && member->contact.status == HEFT_OK) {
+        leave(member);
+    }
+    heft__http_destroy(member->http);
+    heft__http_destroy(member->owner_http);
+    for (int i = 0; i < HEFT__N_MEMBER_OBJECTS; i++) {
+        heft__free(member->objects[i]);
+    }
+    heft__report_fini(&member->report);
+    heft__order_fini(&member->order);
+    (void)pthread_cond_destroy(&member->changed);
+    (void)pthread_mutex_destroy(&member->lock);
+    heft__free(member->url);
+    heft__free(member);
+}
+
+const char *heft__member_get_incarnation(const heft__member_t *member)
+{
+    return member->identity.incarnation;
+}
+
+void heft__member_get_incarnation_bytes(const heft__member_t *member,
+                                        uint8_t out[HEFT__INCARNATION_BYTES])
+{
+    bool ok = heft__hex_parse(member->identity.incarnation, out, HEFT__INCARNATION_BYTES);
+    (void)ok; /* it was made as hex digits */
+}
+
+const char *heft__member_get_id(const heft__member_t *member)
+{
+    return member->id;
+}
+
+uint32_t heft__member_get_deadline_ms(const heft__member_t *member)
+{
+    return member->deadline_ms;
+}
+
+bool heft__member_wait_locked(heft__member_t *member, int64_t deadline_mono_ns)
+{
+    struct timespec ts = { .tv_sec = (time_t)(deadline_mono_ns / 1000000000),
+                           .tv_nsec = (long)(deadline_mono_ns % 1000000000) };
+    return pthread_cond_timedwait(&member->changed, &member->lock, &ts) != ETIMEDOUT;
+}
+
+/* The report has changed: send it without waiting for the poll in progress. */
+static void change_locked(heft__member_t *member)
+{
+    member->n_changes++;
+    if (member->is_polling) {
+        heft__http_abort(member->http);
+        member->is_polling = false; /* once is enough */
+    }
+    (void)pthread_cond_broadcast(&member->changed);
+}
+
+heft_status_t heft__member_set_object(heft__member_t *member, heft__member_object_t which,
+                                      const char *text, heft_error_t *err)
+{
+    char *copy = heft__strdup(text);
+    if (copy == NULL) {
+        return heft__error_nomem(err, strlen(text) + 1);
+    }
+    (void)pthread_mutex_lock(&member->lock);
+    heft__free(member->objects[which]);
+    member->objects[which] = copy;
+    heft__object_digest(copy, strlen(copy), member->digests[which]);
+    member->n_binds_wanted++;
+    change_locked(member);
+    (void)pthread_mutex_unlock(&member->lock);
+    return HEFT_OK;
+}
+
+heft_status_t heft__member_start(heft__member_t *member, heft_error_t *err)
+{
+    int64_t deadline = heft__clock_mono_ns() + (int64_t)member->deadline_ms * 1000000;
+    (void)pthread_mutex_lock(&member->lock);
+    int rc = pthread_create(&member->thread, NULL, heft__member_link, member);
+    member->has_thread = rc == 0;
+    heft_status_t status = HEFT_OK;
+    if (rc != 0) {
+        status = heft__error_set_sys(err, HEFT_ERR_NOMEM, rc, "member thread");
+    } else {
+        while (member->n_binds_done < member->n_binds_wanted && !member->is_final &&
+               heft__member_wait_locked(member, deadline)) {
+        }
+        if (member->n_binds_done < member->n_binds_wanted) {
+            status = member->contact.status;
+            if (status == HEFT_OK) { /* in the middle of it */
+                status = heft__error_set(err, HEFT_ERR_TIMEOUT, "%s: not bound within %u ms",
+                                         member->id, member->deadline_ms);
+            } else if (err != NULL) {
+                *err = member->contact;
+            }
+        }
+    }
+    (void)pthread_mutex_unlock(&member->lock);
+    return status;
+}
+
+heft_status_t heft__member_get_contact(heft__member_t *member, heft_error_t *err)
+{
+    (void)pthread_mutex_lock(&member->lock);
+    heft_status_t status = member->contact.status;
+    if (status != HEFT_OK && err != NULL) {
+        *err = member->contact;
+    }
+    (void)pthread_mutex_unlock(&member->lock);
+    return status;
+}
+
+int64_t heft__member_get_committed(heft__member_t *member)
+{
+    (void)pthread_mutex_lock(&member->lock);
+    int64_t committed = member->committed;
+    (void)pthread_mutex_unlock(&member->lock);
+    return committed;
+}
+
+heft__report_t *heft__member_lock(heft__member_t *member)
+{
+    (void)pthread_mutex_lock(&member->lock);
+    return &member->report;
+}
+
+void heft__member_unlock(heft__member_t *member, bool is_urgent)
+{
+    if (is_urgent) {
+        change_locked(member);
+    }
+    (void)pthread_mutex_unlock(&member->lock);
+}
+
+void heft__member_wake(heft__member_t *member)
+{
+    (void)pthread_mutex_lock(&member->lock);
+    change_locked(member);
+    (void)pthread_mutex_unlock(&member->lock);
+}
+
+/* ---- orders ---- */
+
+heft_status_t heft__member_await_order(heft__member_t *member, int64_t deadline_mono_ns,
+                                       heft__order_t *order_out, heft_error_t *err)
+{
+    (void)err;
+    heft_status_t status = HEFT_IN_PROGRESS;
+    (void)pthread_mutex_lock(&member->lock);
+    while (!member->has_order && !member->interrupt &&
+           heft__member_wait_locked(member, deadline_mono_ns)) {
+    }
+    member->interrupt = false;
+    if (member->has_order) {
+        *order_out = member->order;
+        heft__order_init(&member->order);
+        member->has_order = false;
+        status = HEFT_OK;
+    }
+    (void)pthread_mutex_unlock(&member->lock);
+    return status;
+}
+
+void heft__member_interrupt(heft__member_t *member)
+{
+    (void)pthread_mutex_lock(&member->lock);
+    member->interrupt = true;
+    (void)pthread_cond_broadcast(&member->changed);
+    (void)pthread_mutex_unlock(&member->lock);
+}
+
+static bool is_called_off_locked(const heft__member_t *member, heft__round_id_t round)
+{
+    return member->stop ||
+           (member->has_order && (member->order.target == HEFT__PHASE_ABORT ||
+                                  !heft__round_id_equal(member->order.round, round)));
+}
+
+bool heft__member_is_called_off(heft__member_t *member, heft__round_id_t round)
+{
+    (void)pthread_mutex_lock(&member->lock);
+    bool is_off = is_called_off_locked(member, round);
+    (void)pthread_mutex_unlock(&member->lock);
+    return is_off;
+}
+
+bool heft__member_await_called_off(heft__member_t *member, heft__round_id_t round,
+                                   int64_t deadline_mono_ns)
+{
+    (void)pthread_mutex_lock(&member->lock);
+    while (!is_called_off_locked(member, round) && !member->interrupt &&
+           heft__member_wait_locked(member, deadline_mono_ns)) {
+    }
+    member->interrupt = false;
+    bool is_off = is_called_off_locked(member, round);
+    (void)pthread_mutex_unlock(&member->lock);
+    return is_off;
+}
+
+/* ---- reports ---- */
+
+/* What a report says of its round goes with the round. */
+static void open_round_locked(heft__report_t *report, heft__round_id_t round)
+{
+    report->round = round;
+    report->plan[0] = '\0';
+    report->plans[0] = '\0';
+    report->source_digest[0] = '\0';
+    report->digests[0] = '\0';
+    report->live[0] = '\0';
+    report->counters = (heft__counters_t){ 0 };
+    heft__problems_fini(&report->problems);
+}
+
+void heft__member_take_up(heft__member_t *member, const heft__order_t *order)
+{
+    heft__report_t *report = heft__member_lock(member);
+    if (!heft__round_id_equal(report->round, order->round)) {
+        open_round_locked(report, order->round);
+    }
+    report->phase = order->target;
+    report->result = HEFT__RESULT_WORKING;
+    heft__wire_error_reset(&report->error);
+    member->is_refusing = false;
+    heft__member_unlock(member, false);
+}
+
+void heft__member_conclude(heft__member_t *member, heft__result_t result,
+                           heft__member_state_t state, const heft_error_t *err,
+                           const heft__blame_t *blame)
+{
+    heft__report_t *report = heft__member_lock(member);
+    heft__wire_error_t *error = &report->error;
+    report->result = result;
+    report->state = state;
+    heft__wire_error_reset(error);
+    if (err != NULL && err->status != HEFT_OK) {
+        heft__wire_error_set(error, report->phase, err);
+        error->rank = (int32_t)member->identity.rank;
+        if (blame != NULL && blame->peer != NULL) {
+            (void)snprintf(error->peer, sizeof error->peer, "%s", blame->peer);
+        }
+        if (blame != NULL && blame->tensor != NULL) {
+            (void)snprintf(error->tensor, sizeof error->tensor, "%s", blame->tensor);
+        }
+    }
+    heft__member_unlock(member, true);
+}
+
+/* An order of another round is refused in silence: a report of this round says nothing about it. */
+static void refuse_locked(heft__member_t *member, const heft__order_t *order)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    (void)heft__error_set(&err, HEFT_ERR_STATE, "out_of_order: %s while %s",
+                          heft__phase_text(order->target), heft__state_text(member->report.state));
+    heft__log(HEFT__LOG_WARN, "member", "%s: %s", member->id, err.message);
+    if (heft__round_id_equal(member->report.round, order->round)) {
+        member->is_refusing = true;
+        member->refused = order->target;
+        heft__wire_error_reset(&member->refusal);
+        heft__wire_error_set(&member->refusal, order->target, &err);
+    }
+}
+
+heft__gate_t heft__member_judge(heft__member_t *member, const heft__order_t *order)
+{
+    const heft__report_t *report = heft__member_lock(member);
+    heft__stand_t stand = { .round = report->round,
+                            .phase = report->phase,
+                            .result = report->result,
+                            .state = report->state };
+    heft__gate_t gate = heft__member_gate(member->identity.role, &stand, order);
+    if (gate == HEFT__GATE_REFUSE) {
+        refuse_locked(member, order);
+    }
+    heft__member_unlock(member, gate != HEFT__GATE_DO);
+    return gate;
+}

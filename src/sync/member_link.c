@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The thread that talks to the coordinator: register, bind, then poll for ever.
+ *
+ * A poll carries the whole report and waits at the coordinator for the next order. An urgent change
+ * of the report breaks the poll off: the client is thrown away with its connection and a new one
+ * sends the new report. A reply lost that way is repeated, because the report names the last order
+ * taken in. Within a round polls are short, so that a report that was overtaken is soon put right.
+ * Without contact the thread tries again, after 50 ms at first and 5 s at most.
+ */
+#include "sync/member_private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <jansson.h>
+
+enum { BACKOFF_MIN_MS = 50, BACKOFF_MAX_MS = 5000, ROUND_POLL_MS = 1000 };
+
+static int64_t in_ms(uint32_t ms)
+{
+    return heft__clock_mono_ns() + (int64_t)ms * 1000000;
+}
+
+/* A client that was aborted is of no use any more: replace it. */
+static heft_status_t renew_http(heft__member_t *member, heft_error_t *err)
+{
+    heft__http_t *fresh = NULL;
+    heft_status_t status = heft__http_create(member->url, &fresh, err);
+    if (status == HEFT_OK) {
+        (void)pthread_mutex_lock(&member->lock);
+        heft__http_t *old = member->http;
+        member->http = fresh;
+        if (member->stop) {
+            heft__http_abort(fresh);
+        }
+        (void)pthread_mutex_unlock(&member->lock);
+        heft__http_destroy(old);
+    }
+    return status;
+}
+
+static heft_status_t request(heft__member_t *member, const char *method, const char *path,
+                             const char *body, uint32_t wait_ms, int *code_out, char **body_out,
+                             size_t *n_out, heft_error_t *err)
+{
+    return heft__http_request(member->http, method, path, body, strlen(body),
+                              member->deadline_ms + wait_ms, code_out, body_out, n_out, err);
+}
+
+/* Trying again would not help. */
+static void set_final(heft__member_t *member)
+{
+    (void)pthread_mutex_lock(&member->lock);
+    member->is_final = true;
+    (void)pthread_mutex_unlock(&member->lock);
+}
+
+/* ---- register ---- */
+
+static heft_status_t register_member(heft__member_t *member, heft_error_t *err)
+{
+    char *text = NULL;
+    char *reply = NULL;
+    size_t n = 0;
+    int code = 0;
+    heft__registered_t registered;
+    heft_status_t status = heft__register_encode(&member->identity, &text, err);
+    if (status == HEFT_OK) {
+        status = request(member, "POST", "/v1/members", text, 0, &code, &reply, &n, err);
+    }
+    if (status == HEFT_OK) {
+        status = heft__registered_decode(reply, n, &registered, err);
+    } else if (code == 400 || code == 413 || status == HEFT_ERR_STALE) {
+        set_final(member); /* a newer incarnation has taken our place, or we speak nonsense */
+    }
+    heft__free(text);
+    heft__free(reply);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    member->identity.epoch = registered.epoch;
+    member->poll_ms = registered.poll_ms;
+    member->contact_ms = registered.contact_ms;
+    member->is_registered = true;
+    (void)pthread_mutex_lock(&member->lock);
+    member->report.epoch = registered.epoch;
+    member->report.order = 0; /* orders of another epoch count from the start */
+    member->committed = registered.committed_version;
+    member->n_binds_done = 0;
+    member->n_binds_wanted = member->n_binds_wanted > 0 ? member->n_binds_wanted : 1;
+    (void)pthread_mutex_unlock(&member->lock);
+    return HEFT_OK;
+}
+
+/* ---- bind ---- */
+
+typedef struct bind_texts {
+    heft__bind_t msg;
+    char *objects[HEFT__N_MEMBER_OBJECTS]; /* copies */
+    uint64_t wanted;
+} bind_texts_t;
+
+static void bind_texts_fini(bind_texts_t *texts)
+{
+    for (int i = 0; i < HEFT__N_MEMBER_OBJECTS; i++) {
+        heft__free(texts->objects[i]);
+    }
+}
+
+static heft_status_t take_bind_texts(heft__member_t *member, bind_texts_t *texts, heft_error_t *err)
+{
+    heft_status_t status = HEFT_OK;
+    char *slots[HEFT__N_MEMBER_OBJECTS] = { texts->msg.manifest, texts->msg.contract,
+                                            texts->msg.endpoint };
+    memcpy(texts->msg.incarnation, member->identity.incarnation, sizeof texts->msg.incarnation);
+    (void)pthread_mutex_lock(&member->lock);
+    texts->wanted = member->n_binds_wanted;
+    for (int i = 0; i < HEFT__N_MEMBER_OBJECTS; i++) {
+        memcpy(slots[i], member->digests[i], HEFT__DIGEST_SIZE);
+        if (member->objects[i] != NULL) {
+            texts->objects[i] = heft__strdup(member->objects[i]);
+            if (texts->objects[i] == NULL) {
+                status = heft__error_nomem(err, strlen(member->objects[i]) + 1);
+            }
+        }
+    }
+    (void)pthread_mutex_unlock(&member->lock);
+    return status;
+}
+
+/* Put the objects that an error reply lists as missing; *n_out of them were ours. */
+static heft_status_t put_missing(heft__member_t *member, const bind_texts_t *texts, int *n_out,
+                                 heft_error_t *err)
+{
+    const char *slots[HEFT__N_MEMBER_OBJECTS] = { texts->msg.manifest, texts->msg.contract,
+                                                  texts->msg.endpoint };
+    heft_status_t status = HEFT_OK;
+    json_t *root = json_loads(heft__http_get_error_body(member->http), 0, NULL);
+    const json_t *missing = json_object_get(root, "missing");
+    *n_out = 0;
+    for (size_t k = 0; k < json_array_size(missing) && status == HEFT_OK; k++) {
+        const char *digest = json_string_value(json_array_get(missing, k));
+        for (int i = 0; i < HEFT__N_MEMBER_OBJECTS && digest != NULL; i++) {
+            if (texts->objects[i] != NULL && strcmp(digest, slots[i]) == 0) {
+                char put[HEFT__DIGEST_SIZE];
+                status = heft__member_put_over(member->http, texts->objects[i], member->deadline_ms,
+                                               put, err);
+                ++*n_out;
+            }
+        }
+    }
+    json_decref(root);
+    return status;
+}
+
+static heft_status_t send_bind(heft__member_t *member, const bind_texts_t *texts, const char *body,
+                               heft_error_t *err)
+{
+    char path[64 + HEFT__ID_SIZE];
+    int code = 0;
+    (void)snprintf(path, sizeof path, "/v1/members/%s/manifest", member->id);
+    heft_status_t status = request(member, "PUT", path, body, 0, &code, NULL, NULL, err);
+    if (status == HEFT_ERR_STATE && code == 409) {
+        int n_put = 0;
+        heft_status_t put = put_missing(member, texts, &n_put, err);
+        if (put != HEFT_OK || n_put == 0) {
+            return put != HEFT_OK ? put : status;
+        }
+        status = request(member, "PUT", path, body, 0, &code, NULL, NULL, err);
+    }
+    if (code == 410 || status == HEFT_ERR_STALE) {
+        member->is_registered = false;
+    } else if (code == 400 || code == 413 || code == 422 || status == HEFT_ERR_EXISTS) {
+        set_final(member);
+    }
+    return status;
+}
+
+static heft_status_t bind_member(heft__member_t *member, heft_error_t *err)
+{
+    bind_texts_t texts = { .wanted = 0 };
+    char *body = NULL;
+    heft_status_t status = take_bind_texts(member, &texts, err);
+    if (status == HEFT_OK) {
+        status = heft__bind_encode(&texts.msg, &body, err);
+    }
+    if (status == HEFT_OK) {
+        status = send_bind(member, &texts, body, err);
+    }
+    if (status == HEFT_OK) {
+        (void)pthread_mutex_lock(&member->lock);
+        member->n_binds_done = texts.wanted;
+        (void)pthread_cond_broadcast(&member->changed);
+        (void)pthread_mutex_unlock(&member->lock);
+    }
+    heft__free(body);
+    bind_texts_fini(&texts);
+    return status;
+}
+
+/* ---- poll ---- */
+
+static bool is_bound(heft__member_t *member)
+{
+    (void)pthread_mutex_lock(&member->lock);
+    bool is = member->n_binds_done >= member->n_binds_wanted;
+    (void)pthread_mutex_unlock(&member->lock);
+    return is;
+}
+
+static bool is_round_open(const heft__report_t *report)
+{
+    return report->phase != HEFT__PHASE_NONE &&
+           !(report->state == HEFT__STATE_IDLE && report->result != HEFT__RESULT_WORKING &&
+             (report->phase == HEFT__PHASE_RELEASE || report->phase == HEFT__PHASE_ABORT));
+}
+
+/* A refusal is said in place of the phase that the member stands in. */
+static heft_status_t encode_report_locked(heft__member_t *member, char **text_out,
+                                          heft_error_t *err)
+{
+    heft__report_t *report = &member->report;
+    if (!member->is_refusing) {
+        return heft__report_encode(report, text_out, err);
+    }
+    heft__phase_t phase = report->phase;
+    heft__result_t result = report->result;
+    heft__wire_error_t error = report->error;
+    report->phase = member->refused;
+    report->result = HEFT__RESULT_REFUSED;
+    report->error = member->refusal;
+    heft_status_t status = heft__report_encode(report, text_out, err);
+    report->phase = phase;
+    report->result = result;
+    report->error = error;
+    return status;
+}
+
+/* The report as it is now; polling may be broken off from here on. */
+static heft_status_t take_report(heft__member_t *member, char **text_out, uint32_t *wait_out,
+                                 heft_error_t *err)
+{
+    (void)pthread_mutex_lock(&member->lock);
+    if (member->refresh != NULL) {
+        member->refresh(member->refresh_arg, &member->report);
+    }
+    uint32_t wait_ms = member->poll_ms;
+    if (wait_ms > member->contact_ms / 3) {
+        wait_ms = member->contact_ms / 3;
+    }
+    if (is_round_open(&member->report) && wait_ms > ROUND_POLL_MS) {
+        wait_ms = ROUND_POLL_MS;
+    }
+    member->report.wait_ms = wait_ms;
+    heft_status_t status = encode_report_locked(member, text_out, err);
+    member->n_sent = member->n_changes;
+    member->is_polling = status == HEFT_OK;
+    (void)pthread_mutex_unlock(&member->lock);
+    *wait_out = wait_ms;
+    return status;
+}
+
+static void take_order(heft__member_t *member, heft__order_t *order)
+{
+    (void)pthread_mutex_lock(&member->lock);
+    if (order->epoch < member->report.epoch) {
+        heft__order_fini(order); /* from a coordinator that has been replaced */
+    } else {
+        heft__order_fini(&member->order);
+        member->order = *order;
+        member->has_order = true;
+        member->report.order = order->sequence;
+        (void)pthread_cond_broadcast(&member->changed);
+    }
+    (void)pthread_mutex_unlock(&member->lock);
+}
+
+static heft_status_t poll_once(heft__member_t *member, heft_error_t *err)
+{
+    char *text = NULL;
+    char *reply = NULL;
+    size_t n = 0;
+    int code = 0;
+    uint32_t wait_ms = 0;
+    char path[64 + HEFT__ID_SIZE];
+    (void)snprintf(path, sizeof path, "/v1/members/%s/poll", member->id);
+    heft_status_t status = take_report(member, &text, &wait_ms, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    status = request(member, "POST", path, text, wait_ms, &code, &reply, &n, err);
+    (void)pthread_mutex_lock(&member->lock);
+    member->is_polling = false;
+    (void)pthread_mutex_unlock(&member->lock);
+    if (status == HEFT_OK && code == 200) {
+        heft__order_t order;
+        status = heft__order_decode(reply, n, &order, err);
+        if (status == HEFT_OK) {
+            take_order(member, &order);
+        }
+    } else if (code == 410 || (code == 409 && status == HEFT_ERR_STALE)) {
+        member->is_registered = false;
+    }
+    heft__free(text);
+    heft__free(reply);
+    return status;
+}
+
+/* ---- the thread ---- */
+
+static heft_status_t step(heft__member_t *member, heft_error_t *err)
+{
+    if (!member->is_registered) {
+        heft_status_t status = register_member(member, err);
+        if (status != HEFT_OK) {
+            return status;
+        }
+    }
+    return is_bound(member) ? poll_once(member, err) : bind_member(member, err);
+}
+
+/* Note how it went; false: stop. */
+static bool settle(heft__member_t *member, heft_status_t status, const heft_error_t *err)
+{
+    (void)pthread_mutex_lock(&member->lock);
+    bool was_broken_off = status == HEFT_ERR_CANCELED;
+    if (status == HEFT_OK) {
+        member->contact = (heft_error_t)HEFT_ERROR_INIT;
+        member->backoff_ms = 0;
+    } else if (!was_broken_off) {
+        member->contact = *err;
+        member->backoff_ms = member->backoff_ms == 0 ? BACKOFF_MIN_MS : member->backoff_ms * 2;
+        if (member->backoff_ms > BACKOFF_MAX_MS) {
+            member->backoff_ms = BACKOFF_MAX_MS;
+        }
+    }
+    (void)pthread_cond_broadcast(&member->changed);
+    int64_t until = in_ms(member->backoff_ms);
+    while (!member->stop && !member->is_final && !was_broken_off && status != HEFT_OK &&
+           heft__member_wait_locked(member, until)) {
+    }
+    bool goes_on = !member->stop && !member->is_final;
+    (void)pthread_mutex_unlock(&member->lock);
+    return goes_on;
+}
+
+void *heft__member_link(void *arg)
+{
+    heft__member_t *member = arg;
+    bool goes_on = true;
+    while (goes_on) {
+        heft_error_t err = HEFT_ERROR_INIT;
+        heft_status_t status = step(member, &err);
+        if (status == HEFT_ERR_CANCELED) {
+            heft_status_t renewed = renew_http(member, &err);
+            status = renewed != HEFT_OK ? renewed : status;
+        } else if (status != HEFT_OK) {
+            heft__log(HEFT__LOG_DEBUG, "member", "%s: %s", member->id, err.message);
+        }
+        goes_on = settle(member, status, &err);
+    }
+    return NULL;
+}

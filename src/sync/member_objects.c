@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Objects: texts stored at the coordinator under their SHA-256, put and fetched by the owner. */
+#include "sync/member_private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static heft_status_t own_connection(heft__member_t *member, heft_error_t *err)
+{
+    return member->owner_http != NULL ? HEFT_OK
+                                      : heft__http_create(member->url, &member->owner_http, err);
+}
+
+heft_status_t heft__member_put_over(heft__http_t *http, const char *text, uint32_t deadline_ms,
+                                    char *digest_out, heft_error_t *err)
+{
+    char path[32 + HEFT__DIGEST_SIZE];
+    int code;
+    size_t n = strlen(text);
+    heft__object_digest(text, n, digest_out);
+    (void)snprintf(path, sizeof path, "/v1/objects/%s", digest_out);
+    return heft__http_request(http, "PUT", path, text, n, deadline_ms, &code, NULL, NULL, err);
+}
+
+heft_status_t heft__member_put_object(heft__member_t *member, const char *text, char *digest_out,
+                                      heft_error_t *err)
+{
+    heft_status_t status = own_connection(member, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    return heft__member_put_over(member->owner_http, text, member->deadline_ms, digest_out, err);
+}
+
+heft_status_t heft__member_get_object(heft__member_t *member, const char *digest, char **text_out,
+                                      size_t *n_out, heft_error_t *err)
+{
+    heft_status_t status = own_connection(member, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    char path[32 + HEFT__DIGEST_SIZE];
+    char *text = NULL;
+    size_t n = 0;
+    int code;
+    (void)snprintf(path, sizeof path, "/v1/objects/%s", digest);
+    status = heft__http_request(member->owner_http, "GET", path, NULL, 0, member->deadline_ms,
+                                &code, &text, &n, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    char actual[HEFT__DIGEST_SIZE];
+    heft__object_digest(text, n, actual);
+    if (strcmp(actual, digest) != 0) {
+        heft__free(text);
+        return heft__error_set(err, HEFT_ERR_DIGEST, "object %s: its bytes have digest %s", digest,
+                               actual);
+    }
+    *text_out = text;
+    *n_out = n;
+    return HEFT_OK;
+}
+
+heft_status_t heft__sync_opts_load(const void *opts, void *out, size_t out_bytes, const char *what,
+                                   heft_error_t *err)
+{
+    if (opts == NULL) {
+        return HEFT_OK;
+    }
+    size_t size;
+    memcpy(&size, opts, sizeof size);
+    if (size < sizeof size || size > 4096) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "%s: size %zu, was it initialised?", what,
+                               size);
+    }
+    const uint8_t *bytes = opts;
+    for (size_t i = out_bytes; i < size; i++) {
+        if (bytes[i] != 0) {
+            return heft__error_set(err, HEFT_ERR_UNSUPPORTED, "%s: unknown option at byte %zu",
+                                   what, i);
+        }
+    }
+    memcpy(out, opts, size < out_bytes ? size : out_bytes);
+    memcpy(out, &out_bytes, sizeof out_bytes);
+    return HEFT_OK;
+}

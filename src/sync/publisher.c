@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The publisher: a source rank. A worker thread carries out the orders; heft_publisher_push begins
+ * a round, lets the worker take part in it, and follows it to its end. Outside of a push the worker
+ * answers preflights, but never touches the bytes.
+ */
+#include "sync/publisher_private.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include <jansson.h>
+
+/* ---- the worker ---- */
+
+static void *work(void *arg)
+{
+    heft_publisher_t *pub = arg;
+    for (;;) {
+        heft__order_t order;
+        heft_status_t status = heft__member_await_order(pub->member, INT64_MAX, &order, NULL);
+        (void)pthread_mutex_lock(&pub->lock);
+        bool stop = pub->stop;
+        if (status == HEFT_OK) {
+            pub->open_round = order.round;
+            pub->open_version = order.version;
+            (void)pthread_cond_broadcast(&pub->changed);
+        }
+        (void)pthread_mutex_unlock(&pub->lock);
+        if (status == HEFT_OK) {
+            if (!stop) {
+                heft__publisher_obey(pub, &order);
+            }
+            heft__order_fini(&order);
+        }
+        if (stop) {
+            return NULL;
+        }
+    }
+}
+
+bool heft__publisher_await_push(heft_publisher_t *pub, const heft__order_t *order)
+{
+    int64_t deadline = INT64_MAX;
+    int64_t left_ns = 0;
+    if (heft__mul(order->left_ms, 1000000, &left_ns)) {
+        (void)heft__add(heft__clock_mono_ns(), left_ns, &deadline);
+    }
+    for (;;) {
+        (void)pthread_mutex_lock(&pub->lock);
+        bool is_on = pub->push_version == order->version;
+        (void)pthread_mutex_unlock(&pub->lock);
+        if (is_on) {
+            return true;
+        }
+        /* A push that begins interrupts this wait. */
+        if (heft__clock_mono_ns() >= deadline ||
+            heft__member_await_called_off(pub->member, order->round, deadline)) {
+            return false;
+        }
+    }
+}
+
+/* ---- create ---- */
+
+static heft_status_t check_arguments(const heft_manifest_t *manifest, const void *const *data,
+                                     heft_error_t *err)
+{
+    if (manifest == NULL || data == NULL) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "publisher: manifest and data are required");
+    }
+    const char *side = heft_manifest_get_side(manifest);
+    if (strcmp(side, "source") != 0) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "publisher: a manifest of side \"%s\", expected \"source\"", side);
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t alloc_arrays(heft_publisher_t *pub, heft_error_t *err)
+{
+    size_t n = pub->n_tensors > 0 ? pub->n_tensors : 1;
+    pub->sizes = heft__calloc(n, sizeof *pub->sizes);
+    pub->digests = heft__calloc(n, sizeof *pub->digests);
+    if (pub->sizes == NULL || pub->digests == NULL) {
+        return heft__error_nomem(err, n * sizeof *pub->sizes);
+    }
+    for (uint32_t i = 0; i < pub->n_tensors; i++) {
+        heft_tensor_info_t info;
+        heft_status_t status = heft_manifest_query(pub->manifest, i, &info, err);
+        if (status != HEFT_OK) {
+            return status;
+        }
+        if (info.n_bytes > 0 && pub->data[i] == NULL) {
+            return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                                   "publisher: data[%u], \"%.120s\", is NULL", i, info.name);
+        }
+        pub->sizes[i] = info.n_bytes;
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t create_member(heft_publisher_t *pub, const heft_publisher_opts_t *opts,
+                                   heft_error_t *err)
+{
+    const char *names[HEFT__MAX_PUBLISHER_TRANSPORTS];
+    for (uint32_t i = 0; i < pub->n_transports; i++) {
+        names[i] = pub->transports[i]->ops->name;
+    }
+    heft__member_config_t config = { .url = opts->url,
+                                     .job = opts->job,
+                                     .role = HEFT__ROLE_SOURCE,
+                                     .replica = opts->replica,
+                                     .rank = opts->rank,
+                                     .deadline_ms = opts->deadline_ms,
+                                     .n_transports = pub->n_transports,
+                                     .transports = names };
+    char *text = NULL;
+    heft_status_t status = heft__member_create(&config, &pub->member, err);
+    if (status == HEFT_OK) {
+        status = heft_manifest_encode(pub->manifest, &text, err);
+    }
+    if (status == HEFT_OK) {
+        status = heft__member_set_object(pub->member, HEFT__OBJECT_MANIFEST, text, err);
+        heft_string_free(text);
+    }
+    return status;
+}
+
+static heft_status_t start_worker(heft_publisher_t *pub, heft_error_t *err)
+{
+    int rc = pthread_create(&pub->worker, NULL, work, pub);
+    pub->has_worker = rc == 0;
+    return rc == 0 ? HEFT_OK : heft__error_set_sys(err, HEFT_ERR_NOMEM, rc, "publisher thread");
+}
+
+static heft_status_t build(heft_publisher_t *pub, const heft_publisher_opts_t *opts,
+                           heft_error_t *err)
+{
+    heft_status_t status = alloc_arrays(pub, err);
+    if (status == HEFT_OK) {
+        status = create_member(pub, opts, err);
+    }
+    if (status == HEFT_OK) {
+        pub->url = heft__strdup(opts->url);
+        status = pub->url != NULL ? HEFT_OK : heft__error_nomem(err, strlen(opts->url) + 1);
+    }
+    if (status == HEFT_OK) {
+        pub->fleet.member = pub->member;
+        pub->fleet.source = pub->manifest;
+        pub->fleet.transports = pub->transports;
+        pub->fleet.n_transports = pub->n_transports;
+        pub->fleet.n_threads = pub->n_threads;
+        pub->fleet.progress = heft__publisher_on_progress;
+        pub->fleet.progress_arg = pub;
+        status = heft__member_start(pub->member, err);
+    }
+    return status == HEFT_OK ? start_worker(pub, err) : status;
+}
+
+static void init_lock(heft_publisher_t *pub)
+{
+    pthread_condattr_t attr;
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_mutex_init(&pub->lock, NULL);
+    (void)pthread_cond_init(&pub->changed, &attr);
+    (void)pthread_condattr_destroy(&attr);
+}
+
+heft_status_t heft__publisher_create_over(heft__transport_t *const *transports,
+                                          uint32_t n_transports, const heft_publisher_opts_t *opts,
+                                          const heft_manifest_t *manifest, const void *const *data,
+                                          heft_publisher_t **publisher_out, heft_error_t *err)
+{
+    heft_publisher_opts_t loaded = HEFT_PUBLISHER_OPTS_INIT;
+    heft_status_t status =
+        heft__sync_opts_load(opts, &loaded, sizeof loaded, "publisher options", err);
+    if (status == HEFT_OK) {
+        status = check_arguments(manifest, data, err);
+    }
+    if (status != HEFT_OK) {
+        return status;
+    }
+    heft_publisher_t *pub = heft__calloc(1, sizeof *pub);
+    if (pub == NULL) {
+        return heft__error_nomem(err, sizeof *pub);
+    }
+    init_lock(pub);
+    heft__fleet_init(&pub->fleet);
+    pub->manifest = manifest;
+    pub->data = data;
+    pub->n_tensors = heft_manifest_get_n_tensors(manifest);
+    pub->n_threads = loaded.n_threads != 0 ? loaded.n_threads : 1;
+    pub->deadline_ms = loaded.deadline_ms != 0 ? loaded.deadline_ms : 30000;
+    pub->n_transports = n_transports;
+    memcpy(pub->transports, transports, n_transports * sizeof *transports);
+    status = build(pub, &loaded, err);
+    if (status != HEFT_OK) {
+        heft_publisher_destroy(pub);
+        return status;
+    }
+    *publisher_out = pub;
+    return HEFT_OK;
+}
+
+heft_status_t heft_publisher_create(const heft_publisher_opts_t *opts,
+                                    const heft_manifest_t *manifest, const void *const *data,
+                                    heft_publisher_t **publisher_out, heft_error_t *err)
+{
+    heft__transport_t *const transports[1] = { heft__transport_get_shm() };
+    return heft__publisher_create_over(transports, 1, opts, manifest, data, publisher_out, err);
+}
+
+void heft_publisher_destroy(heft_publisher_t *pub)
+{
+    if (pub == NULL) {
+        return;
+    }
+    (void)pthread_mutex_lock(&pub->lock);
+    pub->stop = true;
+    (void)pthread_mutex_unlock(&pub->lock);
+    heft__member_stop(pub->member); /* calls off what the worker is at */
+    if (pub->has_worker) {
+        heft__member_interrupt(pub->member);
+        (void)pthread_join(pub->worker, NULL);
+    }
+    heft__fleet_fini(&pub->fleet);
+    heft__member_destroy(pub->member);
+    heft__free(pub->url);
+    heft__free(pub->sizes);
+    heft__free(pub->digests);
+    (void)pthread_cond_destroy(&pub->changed);
+    (void)pthread_mutex_destroy(&pub->lock);
+    heft__free(pub);
+}
+
+/* ---- push ---- */
+
+static void set_push(heft_publisher_t *pub, int64_t version)
+{
+    (void)pthread_mutex_lock(&pub->lock);
+    pub->push_version = version;
+    (void)pthread_mutex_unlock(&pub->lock);
+    heft__member_interrupt(pub->member); /* the worker may wait for this push */
+}
+
+/* The round that another publisher began for this version; false: there is none. */
+static bool join_round(heft_publisher_t *pub, int64_t version, heft__round_id_t *round_out)
+{
+    (void)pthread_mutex_lock(&pub->lock);
+    bool found = pub->open_version == version && pub->open_round.seq > 0;
+    *round_out = pub->open_round;
+    (void)pthread_mutex_unlock(&pub->lock);
+    return found;
+}
+
+static void rest(void)
+{
+    struct timespec pause = { .tv_nsec = 50000000 };
+    (void)nanosleep(&pause, NULL);
+}
+
+static heft_status_t make_begin(int64_t version, char **text_out, heft_error_t *err)
+{
+    heft__begin_t begin = { .version = version };
+    heft_status_t status = heft__incarnation_create(begin.key, err); /* 128 random bits */
+    return status == HEFT_OK ? heft__begin_encode(&begin, text_out, err) : status;
+}
+
+/* {"round": "3.12", "state": "preparing"} */
+static heft_status_t read_begun(const char *text, size_t n, heft__round_id_t *round_out,
+                                heft_error_t *err)
+{
+    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL);
+    const char *round = json_string_value(json_object_get(root, "round"));
+    bool ok = round != NULL && heft__round_id_parse(round, round_out);
+    json_decref(root);
+    return ok ? HEFT_OK
+              : heft__error_set(err, HEFT_ERR_FORMAT, "reply to POST /v1/rounds names no round");
+}
+
+/* The same key gives the same round, so a lost reply is no reason to fail. */
+static heft_status_t begin_round(heft_publisher_t *pub, heft__http_t *http, const char *body,
+                                 int64_t version, heft__round_id_t *round_out, heft_error_t *err)
+{
+    int64_t deadline = heft__clock_mono_ns() + (int64_t)pub->deadline_ms * 1000000;
+    for (;;) {
+        char *reply = NULL;
+        size_t n = 0;
+        int code = 0;
+        heft_status_t status = heft__http_request(http, "POST", "/v1/rounds", body, strlen(body),
+                                                  pub->deadline_ms, &code, &reply, &n, err);
+        if (status == HEFT_OK) {
+            status = read_begun(reply, n, round_out, err);
+            heft__free(reply);
+            return status;
+        }
+        if (status == HEFT_ERR_BUSY && join_round(pub, version, round_out)) {
+            return HEFT_OK;
+        }
+        bool may_help = code == 0 && (status == HEFT_ERR_PEER || status == HEFT_ERR_TIMEOUT);
+        if (!may_help || heft__clock_mono_ns() >= deadline) {
+            return status;
+        }
+        rest();
+    }
+}
+
+/* One look at the round; the coordinator answers when it has ended, or after a while. */
+static heft_status_t look_at_round(heft_publisher_t *pub, heft__http_t *http,
+                                   heft__round_id_t round, heft__outcome_t *outcome_out,
+                                   int *code_out, heft_error_t *err)
+{
+    enum { WAIT_S = 10 };
+    char id[HEFT__ROUND_TEXT_SIZE];
+    char path[64 + HEFT__ROUND_TEXT_SIZE];
+    char *reply = NULL;
+    size_t n = 0;
+    heft__round_id_format(round, id);
+    (void)snprintf(path, sizeof path, "/v1/rounds/%s?wait=%d", id, WAIT_S);
+    heft_status_t status = heft__http_request(
+        http, "GET", path, NULL, 0, pub->deadline_ms + WAIT_S * 1000, code_out, &reply, &n, err);
+    if (status == HEFT_OK) {
+        status = heft__outcome_decode(reply, n, outcome_out, err);
+        heft__free(reply);
+    }
+    return status;
+}
+
+/* Follow the round to its end. Its phases are bounded by the coordinator, silence by our deadline.
+ */
+static heft_status_t follow_round(heft_publisher_t *pub, heft__http_t *http, heft__round_id_t round,
+                                  heft__outcome_t *outcome_out, heft_error_t *err)
+{
+    int64_t silence_ns = (int64_t)pub->deadline_ms * 1000000;
+    int64_t deadline = heft__clock_mono_ns() + silence_ns;
+    for (;;) {
+        int code = 0;
+        heft_status_t status = look_at_round(pub, http, round, outcome_out, &code, err);
+        if (status == HEFT_OK) {
+            if (outcome_out->ended) {
+                return HEFT_OK;
+            }
+            deadline = heft__clock_mono_ns() + silence_ns;
+        } else if (code != 0 || heft__clock_mono_ns() >= deadline) {
+            return status; /* the coordinator does not know the round, or has been away too long */
+        } else {
+            rest();
+        }
+    }
+}
+
+static void fill_result(const heft__outcome_t *outcome, heft_push_result_t *result)
+{
+    result->round_epoch = outcome->round.epoch;
+    result->round_seq = outcome->round.seq;
+    result->n_destinations = outcome->n_destinations;
+    result->n_pieces =
+        outcome->pieces > 0 ? (uint32_t)heft__min_i64(outcome->pieces, UINT32_MAX) : 0;
+    result->n_bytes = outcome->bytes;
+    result->transfer_s = outcome->stage_s;
+    result->verify_s = outcome->verify_s;
+    result->pause_s = outcome->pause_s;
+    result->total_s = outcome->total_s;
+    (void)snprintf(result->state, sizeof result->state, "%s", outcome->state);
+}
+
+/* What the caller of a push is told about a round that did not commit. */
+static heft_status_t explain(const heft__outcome_t *outcome, heft_error_t *err)
+{
+    char id[HEFT__ROUND_TEXT_SIZE];
+    heft__round_id_format(outcome->round, id);
+    heft_status_t status =
+        outcome->cause.status != HEFT_OK ? outcome->cause.status : HEFT_ERR_STATE;
+    const char *detail =
+        outcome->first_problem[0] != '\0' ? outcome->first_problem : outcome->cause.cause;
+    (void)heft__error_set(err, status, "round %s of version %lld %s in %s: %s%s%s", id,
+                          (long long)outcome->version, outcome->state,
+                          heft__phase_text(outcome->cause.phase), outcome->cause_member,
+                          outcome->cause_member[0] != '\0' ? ": " : "", detail);
+    if (err != NULL && outcome->cause.rank >= 0) {
+        err->peer_rank = outcome->cause.rank;
+    }
+    return status;
+}
+
+static heft_status_t push_over(heft_publisher_t *pub, heft__http_t *http, int64_t version,
+                               heft_push_result_t *result, heft_error_t *err)
+{
+    char *body = NULL;
+    heft__round_id_t round = { 0 };
+    heft__outcome_t outcome;
+    heft_status_t status = make_begin(version, &body, err);
+    if (status == HEFT_OK) {
+        status = begin_round(pub, http, body, version, &round, err);
+    }
+    heft__free(body);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    result->round_epoch = round.epoch;
+    result->round_seq = round.seq;
+    status = follow_round(pub, http, round, &outcome, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    fill_result(&outcome, result);
+    return strcmp(outcome.state, "committed") == 0 ? HEFT_OK : explain(&outcome, err);
+}
+
+heft_status_t heft_publisher_push(heft_publisher_t *pub, int64_t version,
+                                  heft_push_result_t *result_out, heft_error_t *err)
+{
+    heft_push_result_t result = { .version = version };
+    heft__http_t *http = NULL;
+    if (version < 1 || version > HEFT__WIRE_MAX_INT) {
+        return heft__error_set(err, HEFT_ERR_VERSION, "version %lld: 1 to 2^53-1 are versions",
+                               (long long)version);
+    }
+    heft_status_t status = heft__http_create(pub->url, &http, err);
+    if (status == HEFT_OK) {
+        set_push(pub, version);
+        status = push_over(pub, http, version, &result, err);
+        set_push(pub, 0);
+        heft__http_destroy(http);
+    }
+    if (result_out != NULL) {
+        *result_out = result;
+    }
+    return status;
+}

@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a source does in each phase. Sending is one run of the compiled plan for each family,
+ * straight into the staging memory of all destinations; it stops between pieces when a receiver is
+ * lost or the round is called off. Once a run has returned, no thread of it writes any more, so a
+ * transfer that failed has always stopped. Only a put whose completion is not known leaves an
+ * unknown.
+ */
+#include "sync/publisher_private.h"
+
+#include <string.h>
+
+enum { PUT_BYTES = 8 << 20 };
+static const int64_t check_ns =
+    1000000; /* look at receivers and orders at most every millisecond */
+
+static int64_t deadline_of(const heft_publisher_t *pub, const heft__order_t *order)
+{
+    int64_t own_ns = (int64_t)pub->deadline_ms * 1000000;
+    int64_t left_ns = own_ns;
+    (void)heft__mul(order->left_ms, 1000000, &left_ns);
+    return heft__clock_mono_ns() + heft__min_i64(left_ns, own_ns);
+}
+
+static void conclude(heft_publisher_t *pub, heft_status_t status, heft__member_state_t state,
+                     const heft_error_t *err, const heft__blame_t *blame)
+{
+    heft__member_conclude(pub->member, status == HEFT_OK ? HEFT__RESULT_OK : HEFT__RESULT_FAILED,
+                          state, err, blame);
+}
+
+/* ---- preflight ---- */
+
+static heft_status_t put_plans(heft_publisher_t *pub, char digest_out[HEFT__DIGEST_SIZE],
+                               heft_error_t *err)
+{
+    const heft__fleet_t *fleet = &pub->fleet;
+    heft__plan_entry_t *entries = heft__calloc(fleet->n_links, sizeof *entries);
+    char *text = NULL;
+    if (entries == NULL) {
+        return heft__error_nomem(err, fleet->n_links * sizeof *entries);
+    }
+    for (uint32_t i = 0; i < fleet->n_links; i++) {
+        memcpy(entries[i].member, fleet->links[i].id, sizeof entries[i].member);
+        memcpy(entries[i].plan, heft__fleet_get_plan(fleet, &fleet->links[i]),
+               sizeof entries[i].plan);
+    }
+    heft_status_t status = heft__plans_encode(entries, fleet->n_links, &text, err);
+    if (status == HEFT_OK) {
+        status = heft__member_put_object(pub->member, text, digest_out, err);
+    }
+    heft__free(text);
+    heft__free(entries);
+    return status;
+}
+
+static void do_preflight(heft_publisher_t *pub, const heft__order_t *order)
+{
+    heft__problems_t problems = { 0 };
+    heft_error_t err = HEFT_ERROR_INIT;
+    char plans[HEFT__DIGEST_SIZE] = "";
+    heft_status_t status = heft__fleet_set(&pub->fleet, order->peers, order->n_peers,
+                                           deadline_of(pub, order), &problems, &err);
+    if (status == HEFT_OK) {
+        status = put_plans(pub, plans, &err);
+    }
+    heft__report_t *report = heft__member_lock(pub->member);
+    heft__problems_fini(&report->problems);
+    report->problems = problems;
+    memcpy(report->plans, plans, sizeof report->plans);
+    heft__member_unlock(pub->member, false);
+    conclude(pub, status, HEFT__STATE_IDLE, &err, NULL);
+}
+
+/* ---- prepare ---- */
+
+static void do_prepare(heft_publisher_t *pub, const heft__order_t *order)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    if (!heft__publisher_await_push(pub, order)) {
+        (void)heft__error_set(&err, HEFT_ERR_STATE, "no push of version %lld is in progress here",
+                              (long long)order->version);
+        conclude(pub, err.status, HEFT__STATE_IDLE, &err, NULL);
+        return;
+    }
+    int64_t start = heft__clock_mono_ns();
+    heft__digest_all(pub->data, pub->sizes, pub->n_tensors, pub->n_threads, pub->digests);
+    heft__sha256_t sha;
+    uint8_t digest[32];
+    heft__sha256_init(&sha);
+    for (uint32_t i = 0; i < pub->n_tensors; i++) {
+        heft__sha256_update_u64(&sha, pub->digests[i]);
+    }
+    heft__sha256_final(&sha, digest);
+    heft__report_t *report = heft__member_lock(pub->member);
+    heft__hex(digest, sizeof digest, report->source_digest);
+    report->counters.prepare_ns = heft__clock_mono_ns() - start;
+    heft__member_unlock(pub->member, false);
+    conclude(pub, HEFT_OK, HEFT__STATE_PREPARED, NULL, NULL);
+}
+
+/* ---- stage ---- */
+
+/* HEFT_OK while it makes sense to go on. */
+static heft_status_t look_around(heft_publisher_t *pub, heft_error_t *err)
+{
+    for (uint32_t i = 0; i < pub->fleet.n_links; i++) {
+        heft__link_t *link = &pub->fleet.links[i];
+        if (!link->is_staged) {
+            continue;
+        }
+        heft_status_t status = heft__remote_check(link->remote, err);
+        if (status != HEFT_OK) {
+            pub->blame.peer = link->id;
+            return status;
+        }
+    }
+    if (heft__member_is_called_off(pub->member, pub->round)) {
+        return heft__error_set(err, HEFT_ERR_CANCELED, "the round was called off");
+    }
+    return HEFT_OK;
+}
+
+int heft__publisher_on_progress(void *arg, int64_t done_bytes, int64_t total_bytes)
+{
+    heft_publisher_t *pub = arg;
+    (void)done_bytes;
+    (void)total_bytes;
+    int64_t now = heft__clock_mono_ns();
+    if (now - pub->checked_mono_ns < check_ns) {
+        return 0;
+    }
+    pub->checked_mono_ns = now;
+    return look_around(pub, &pub->stopped) != HEFT_OK;
+}
+
+static heft_status_t begin_links(heft_publisher_t *pub, const heft__order_t *order,
+                                 heft_error_t *err)
+{
+    heft__token_t token = { .epoch = (uint64_t)order->round.epoch,
+                            .seq = (uint64_t)order->round.seq };
+    int64_t deadline = deadline_of(pub, order);
+    for (uint32_t i = 0; i < pub->fleet.n_links; i++) {
+        heft__link_t *link = &pub->fleet.links[i];
+        if (!link->is_staged) {
+            continue;
+        }
+        heft_status_t status = heft__remote_begin(link->remote, token, deadline, err);
+        if (status != HEFT_OK) {
+            pub->blame.peer = link->id;
+            return status;
+        }
+        link->has_begun = true;
+    }
+    return HEFT_OK;
+}
+
+/* Tell every receiver that nothing more will come. One that is lost needs no telling; whether all
+ * heard that everything was written is the caller's success. */
+static heft_status_t end_links(heft_publisher_t *pub, const heft__order_t *order, bool completed,
+                               heft_error_t *err)
+{
+    heft__token_t token = { .epoch = (uint64_t)order->round.epoch,
+                            .seq = (uint64_t)order->round.seq };
+    heft_status_t first = HEFT_OK;
+    for (uint32_t i = 0; i < pub->fleet.n_links; i++) {
+        heft__link_t *link = &pub->fleet.links[i];
+        if (!link->has_begun) {
+            continue;
+        }
+        heft_error_t why = HEFT_ERROR_INIT;
+        heft_status_t status = heft__remote_end(link->remote, token, completed, &why);
+        link->has_begun = false;
+        if (status != HEFT_OK && first == HEFT_OK) {
+            first = status;
+            pub->blame.peer = link->id;
+            *err = why;
+        }
+    }
+    return first;
+}
+
+static heft_status_t run_families(heft_publisher_t *pub, heft_error_t *err)
+{
+    heft__fleet_t *fleet = &pub->fleet;
+    pub->stopped = (heft_error_t)HEFT_ERROR_INIT;
+    for (uint32_t f = 0; f < fleet->n_families; f++) {
+        if (fleet->families[f].exec == NULL) {
+            continue;
+        }
+        heft_status_t status = heft_exec_run(fleet->families[f].exec, pub->data, err);
+        if (status == HEFT_ERR_CANCELED && pub->stopped.status != HEFT_OK) {
+            *err = pub->stopped;
+            return pub->stopped.status;
+        }
+        if (status != HEFT_OK) {
+            return status;
+        }
+    }
+    return HEFT_OK;
+}
+
+/* Put one rank's bytes, parameter by parameter, in chunks. */
+static heft_status_t put_link(heft_publisher_t *pub, heft__link_t *link, int64_t *n_chunks,
+                              heft_error_t *err)
+{
+    const heft__family_t *family = &pub->fleet.families[link->family];
+    const heft__staging_t *layout = &family->layouts[link->rank];
+    const uint8_t *base = heft__fleet_get_bounce(family, link->rank);
+    for (uint32_t i = 0; i < layout->n_params; i++) {
+        for (int64_t at = 0; at < layout->sizes[i]; at += PUT_BYTES) {
+            int64_t offset = layout->offsets[i] + at;
+            int64_t n = heft__min_i64(PUT_BYTES, layout->sizes[i] - at);
+            heft_status_t status = look_around(pub, err);
+            if (status == HEFT_OK) {
+                status = heft__remote_put(link->remote, offset, base + offset, n, err);
+            }
+            if (status != HEFT_OK) {
+                pub->blame.peer = link->id;
+                return status;
+            }
+            ++*n_chunks;
+        }
+    }
+    return HEFT_OK;
+}
+
+/* *is_unknown_out: a put was issued and it is not known whether it has ended. */
+static heft_status_t put_links(heft_publisher_t *pub, const heft__order_t *order, int64_t *n_chunks,
+                               bool *is_unknown_out, heft_error_t *err)
+{
+    heft_status_t first = HEFT_OK;
+    int64_t deadline = deadline_of(pub, order);
+    for (uint32_t i = 0; i < pub->fleet.n_links; i++) {
+        heft__link_t *link = &pub->fleet.links[i];
+        if (!link->is_staged || link->remote->ptr != NULL) {
+            continue;
+        }
+        heft_error_t why = HEFT_ERROR_INIT;
+        heft_status_t status =
+            first == HEFT_OK ? put_link(pub, link, n_chunks, &why) : HEFT_ERR_CANCELED;
+        /* Also after a failure: what was issued must be known to have ended. */
+        heft_error_t late = HEFT_ERROR_INIT;
+        heft_status_t flushed = heft__remote_flush(link->remote, deadline, &late);
+        if (flushed != HEFT_OK) {
+            *is_unknown_out = true;
+            pub->blame.peer = link->id;
+            why = status == HEFT_OK ? late : why;
+            status = status == HEFT_OK ? flushed : status;
+        }
+        if (status != HEFT_OK && first == HEFT_OK) {
+            first = status;
+            *err = why;
+        }
+    }
+    return first;
+}
+
+static heft_status_t put_digests(heft_publisher_t *pub, char digest_out[HEFT__DIGEST_SIZE],
+                                 heft_error_t *err)
+{
+    const heft__fleet_t *fleet = &pub->fleet;
+    uint32_t n = 0;
+    for (uint32_t f = 0; f < fleet->n_families; f++) {
+        n += fleet->families[f].n_ranks;
+    }
+    heft__digest_set_t *sets = heft__calloc(n > 0 ? n : 1, sizeof *sets);
+    if (sets == NULL) {
+        return heft__error_nomem(err, n * sizeof *sets);
+    }
+    n = 0;
+    for (uint32_t f = 0; f < fleet->n_families; f++) {
+        const heft__family_t *family = &fleet->families[f];
+        for (uint32_t t = 0; t < family->n_targets; t++) {
+            uint32_t rank = family->targets[t].rank_index;
+            if (family->targets[t].digests_out != NULL) {
+                memcpy(sets[n].plan, heft_plan_get_rank_digest(family->plan, rank),
+                       sizeof sets[n].plan);
+                sets[n].params = family->digests[rank];
+                sets[n].n_params = family->layouts[rank].n_params;
+                n++;
+            }
+        }
+    }
+    char *text = NULL;
+    heft_status_t status = heft__digests_encode(sets, n, &text, err);
+    if (status == HEFT_OK) {
+        status = heft__member_put_object(pub->member, text, digest_out, err);
+    }
+    heft__free(text);
+    heft__free(sets);
+    return status;
+}
+
+static void note_counters(heft_publisher_t *pub, int64_t n_chunks, int64_t start)
+{
+    heft__counters_t counters = { .chunks = n_chunks };
+    for (uint32_t i = 0; i < pub->fleet.n_links; i++) {
+        const heft__link_t *link = &pub->fleet.links[i];
+        if (link->is_staged) {
+            int64_t bytes;
+            int64_t pieces;
+            heft__fleet_count(&pub->fleet.families[link->family], link->rank, &bytes, &pieces);
+            counters.bytes += bytes;
+            counters.pieces += pieces;
+        }
+    }
+    heft__report_t *report = heft__member_lock(pub->member);
+    report->counters.bytes = counters.bytes;
+    report->counters.pieces = counters.pieces;
+    report->counters.chunks = counters.chunks;
+    report->counters.stage_ns = heft__clock_mono_ns() - start;
+    heft__member_unlock(pub->member, false);
+}
+
+/* Links that failed are given up: the next round attaches them anew. */
+static void drop_lost_links(heft_publisher_t *pub)
+{
+    for (uint32_t i = 0; i < pub->fleet.n_links; i++) {
+        heft__link_t *link = &pub->fleet.links[i];
+        if (link->remote != NULL && heft__remote_check(link->remote, NULL) == HEFT_ERR_PEER) {
+            heft__fleet_drop(&pub->fleet, link);
+        }
+    }
+}
+
+static heft_status_t send_all(heft_publisher_t *pub, const heft__order_t *order, int64_t *n_chunks,
+                              bool *is_unknown_out, heft_error_t *err)
+{
+    heft_status_t status = begin_links(pub, order, err);
+    int64_t allocs = heft__alloc_total();
+    if (status == HEFT_OK) {
+        status = run_families(pub, err);
+    }
+    if (status == HEFT_OK) {
+        status = put_links(pub, order, n_chunks, is_unknown_out, err);
+    }
+    pub->stage_allocs = heft__alloc_total() - allocs;
+    heft_error_t late = HEFT_ERROR_INIT;
+    heft_status_t ended = end_links(pub, order, status == HEFT_OK, &late);
+    if (status == HEFT_OK && ended != HEFT_OK) {
+        *err = late;
+        status = ended;
+    }
+    return status;
+}
+
+static void do_stage(heft_publisher_t *pub, const heft__order_t *order)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    char digests[HEFT__DIGEST_SIZE] = "";
+    int64_t n_chunks = 0;
+    int64_t start = heft__clock_mono_ns();
+    bool is_unknown = false;
+    pub->round = order->round;
+    pub->blame = (heft__blame_t){ .peer = NULL };
+    heft__member_lock(pub->member)->state = HEFT__STATE_SENDING;
+    heft__member_unlock(pub->member, false);
+    heft_status_t status = heft__fleet_aim(&pub->fleet, order->peers, order->n_peers,
+                                           deadline_of(pub, order), &pub->blame, &err);
+    if (status == HEFT_OK) {
+        status = send_all(pub, order, &n_chunks, &is_unknown, &err);
+    }
+    note_counters(pub, n_chunks, start);
+    if (status == HEFT_OK) {
+        status = put_digests(pub, digests, &err);
+    }
+    heft__report_t *report = heft__member_lock(pub->member);
+    memcpy(report->digests, digests, sizeof report->digests);
+    heft__member_unlock(pub->member, false);
+    if (is_unknown) {
+        heft__member_conclude(pub->member, HEFT__RESULT_UNKNOWN, HEFT__STATE_SENDING, &err,
+                              &pub->blame);
+        return;
+    }
+    /* The message first: dropping a link takes its name along. */
+    conclude(pub, status, status == HEFT_OK ? HEFT__STATE_SENT : HEFT__STATE_PREPARED, &err,
+             &pub->blame);
+    if (status != HEFT_OK) {
+        drop_lost_links(pub);
+    }
+}
+
+/* ---- release, abort ---- */
+
+static void let_go(heft_publisher_t *pub)
+{
+    conclude(pub, HEFT_OK, HEFT__STATE_IDLE, NULL, NULL);
+}
+
+/* After an unknown put only the end of its connection proves that it is over. */
+static void do_abort(heft_publisher_t *pub)
+{
+    heft__member_state_t state = heft__member_lock(pub->member)->state;
+    heft__member_unlock(pub->member, false);
+    if (state == HEFT__STATE_SENDING) {
+        for (uint32_t i = 0; i < pub->fleet.n_links; i++) {
+            heft__fleet_drop(&pub->fleet, &pub->fleet.links[i]);
+        }
+    }
+    let_go(pub);
+}
+
+void heft__publisher_obey(heft_publisher_t *pub, const heft__order_t *order)
+{
+    if (heft__member_judge(pub->member, order) != HEFT__GATE_DO) {
+        return;
+    }
+    heft__member_take_up(pub->member, order);
+    switch (order->target) {
+    case HEFT__PHASE_PREFLIGHT:
+        do_preflight(pub, order);
+        break;
+    case HEFT__PHASE_PREPARE:
+        do_prepare(pub, order);
+        break;
+    case HEFT__PHASE_STAGE:
+        do_stage(pub, order);
+        break;
+    case HEFT__PHASE_RELEASE:
+        let_go(pub);
+        break;
+    case HEFT__PHASE_ABORT:
+        do_abort(pub);
+        break;
+    case HEFT__PHASE_NONE:
+    case HEFT__PHASE_MANIFEST:
+    case HEFT__PHASE_VERIFY:
+    case HEFT__PHASE_PAUSE:
+    case HEFT__PHASE_DECIDE:
+    case HEFT__PHASE_FLIP:
+    case HEFT__PHASE_RESUME:
+    case HEFT__PHASE_LIVE:
+    default:
+        break; /* the gate lets none of these through */
+    }
+}

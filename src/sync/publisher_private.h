@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The publisher's own state; for publisher.c and publisher_phases.c, and tests that need another
+ * transport. */
+#ifndef HEFT_SYNC_PUBLISHER_PRIVATE_H
+#define HEFT_SYNC_PUBLISHER_PRIVATE_H
+
+#include <pthread.h>
+
+#include "heft/sync.h"
+#include "sync/fleet.h"
+#include "sync/member.h"
+
+#define HEFT__MAX_PUBLISHER_TRANSPORTS 4
+
+struct heft_publisher {
+    /* Constant after create. */
+    const heft_manifest_t *manifest;
+    const void *const *data;
+    uint32_t n_tensors;
+    uint32_t n_threads;
+    uint32_t deadline_ms;
+    char *url;
+    heft__transport_t *transports[HEFT__MAX_PUBLISHER_TRANSPORTS];
+    uint32_t n_transports;
+    int64_t *sizes;
+    heft__member_t *member;
+
+    /* The worker's thread alone. */
+    heft__fleet_t fleet;
+    uint64_t *digests;      /* of the source tensors */
+    heft__round_id_t round; /* being sent */
+    heft__blame_t blame;    /* why the run was stopped */
+    heft_error_t stopped;
+    int64_t checked_mono_ns;
+
+    /* Guarded by lock. */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t worker;
+    bool has_worker;
+    bool stop;
+    int64_t push_version;        /* 0: no push is in progress */
+    heft__round_id_t open_round; /* the round the worker saw last ... */
+    int64_t open_version;        /* ... and its version */
+
+    /* Statistics of the worker, for tests; read while no push is in progress. */
+    int64_t stage_allocs; /* allocations of the process while the last stage moved bytes */
+};
+
+/* The same as heft_publisher_create over other transports. */
+HEFT_MUST_CHECK heft_status_t heft__publisher_create_over(
+    heft__transport_t *const *transports, uint32_t n_transports, const heft_publisher_opts_t *opts,
+    const heft_manifest_t *manifest, const void *const *data, heft_publisher_t **publisher_out,
+    heft_error_t *err);
+
+/* Carry out one order, on the worker's thread; every outcome goes into the report. */
+void heft__publisher_obey(heft_publisher_t *pub, const heft__order_t *order);
+/* heft_progress_t of the runs: looks at receivers and orders, non-zero stops the run. */
+int heft__publisher_on_progress(void *arg, int64_t done_bytes, int64_t total_bytes);
+/* Wait until a push of this version is in progress; false when the round was called off before. */
+bool heft__publisher_await_push(heft_publisher_t *pub, const heft__order_t *order);
+
+#endif

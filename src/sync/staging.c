@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Staging layout, the flip's copy and digests of many buffers. Threads are started for the call: it
+ * takes tens of microseconds against the milliseconds of the work, and an engine keeps no idle
+ * threads of ours. Where a thread cannot be started, the caller's does its share.
+ */
+#include "sync/staging.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "kernel/kernel.h"
+
+/* ---- layout ---- */
+
+static bool align_up(int64_t bytes, int64_t *out)
+{
+    int64_t sum;
+    if (!heft__add(bytes, HEFT__STAGING_ALIGN - 1, &sum)) {
+        return false;
+    }
+    *out = sum / HEFT__STAGING_ALIGN * HEFT__STAGING_ALIGN;
+    return true;
+}
+
+static heft_status_t alloc_arrays(uint32_t n_params, heft__staging_t *staging, heft_error_t *err)
+{
+    size_t count = n_params > 0 ? n_params : 1;
+    staging->n_params = n_params;
+    staging->offsets = heft__calloc(count, sizeof *staging->offsets);
+    staging->sizes = heft__calloc(count, sizeof *staging->sizes);
+    if (staging->offsets == NULL || staging->sizes == NULL) {
+        heft__staging_fini(staging);
+        return heft__error_nomem(err, count * sizeof *staging->offsets);
+    }
+    return HEFT_OK;
+}
+
+/* Offsets and total from staging->sizes. */
+static heft_status_t lay_out(heft__staging_t *staging, heft_error_t *err)
+{
+    int64_t end = 0;
+    for (uint32_t i = 0; i < staging->n_params; i++) {
+        staging->offsets[i] = end;
+        if (staging->sizes[i] < 0 || !heft__add(end, staging->sizes[i], &end) ||
+            !align_up(end, &end)) {
+            return heft__error_set(err, HEFT_ERR_OVERFLOW,
+                                   "staging layout: parameter %u of %lld bytes at %lld", i,
+                                   (long long)staging->sizes[i], (long long)staging->offsets[i]);
+        }
+    }
+    staging->bytes = end;
+    return HEFT_OK;
+}
+
+static heft_status_t finish(heft__staging_t *staging, heft__staging_t *staging_out,
+                            heft_error_t *err)
+{
+    heft_status_t status = lay_out(staging, err);
+    if (status != HEFT_OK) {
+        heft__staging_fini(staging);
+        return status;
+    }
+    *staging_out = *staging;
+    return HEFT_OK;
+}
+
+heft_status_t heft__staging_init(const int64_t *sizes, uint32_t n_params,
+                                 heft__staging_t *staging_out, heft_error_t *err)
+{
+    heft__staging_t staging;
+    heft_status_t status = alloc_arrays(n_params, &staging, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    for (uint32_t i = 0; i < n_params; i++) {
+        staging.sizes[i] = sizes[i];
+    }
+    return finish(&staging, staging_out, err);
+}
+
+heft_status_t heft__staging_init_manifest(const heft_manifest_t *manifest,
+                                          heft__staging_t *staging_out, heft_error_t *err)
+{
+    heft__staging_t staging;
+    heft_status_t status = alloc_arrays(heft_manifest_get_n_tensors(manifest), &staging, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    for (uint32_t i = 0; i < staging.n_params && status == HEFT_OK; i++) {
+        heft_tensor_info_t info;
+        status = heft_manifest_query(manifest, i, &info, err);
+        staging.sizes[i] = status == HEFT_OK ? info.n_bytes : 0;
+    }
+    if (status != HEFT_OK) {
+        heft__staging_fini(&staging);
+        return status;
+    }
+    return finish(&staging, staging_out, err);
+}
+
+heft_status_t heft__staging_init_plan(const heft_plan_t *plan, uint32_t rank_index,
+                                      heft__staging_t *staging_out, heft_error_t *err)
+{
+    heft__staging_t staging;
+    heft_status_t status = alloc_arrays(heft_plan_get_n_params(plan, rank_index), &staging, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    for (uint32_t i = 0; i < staging.n_params && status == HEFT_OK; i++) {
+        heft_tensor_info_t info;
+        status = heft_plan_query_param(plan, rank_index, i, &info, err);
+        staging.sizes[i] = status == HEFT_OK ? info.n_bytes : 0;
+    }
+    if (status != HEFT_OK) {
+        heft__staging_fini(&staging);
+        return status;
+    }
+    return finish(&staging, staging_out, err);
+}
+
+void heft__staging_fini(heft__staging_t *staging)
+{
+    heft__free(staging->offsets);
+    heft__free(staging->sizes);
+    *staging = (heft__staging_t){ .n_params = 0 };
+}
+
+/* ---- work in parts ---- */
+
+enum { MAX_THREADS = 64 };
+
+typedef struct work {
+    void (*run)(void *arg, uint32_t part, uint32_t n_parts);
+    void *arg;
+    uint32_t part;
+    uint32_t n_parts;
+} work_t;
+
+static void *run_part(void *arg)
+{
+    const work_t *work = arg;
+    work->run(work->arg, work->part, work->n_parts);
+    return NULL;
+}
+
+static void run_parts(void (*run)(void *arg, uint32_t part, uint32_t n_parts), void *arg,
+                      uint32_t n_threads)
+{
+    work_t works[MAX_THREADS];
+    pthread_t threads[MAX_THREADS];
+    bool is_started[MAX_THREADS] = { false };
+    uint32_t n = n_threads < 1 ? 1 : n_threads > MAX_THREADS ? MAX_THREADS : n_threads;
+    for (uint32_t i = 0; i < n; i++) {
+        works[i] = (work_t){ .run = run, .arg = arg, .part = i, .n_parts = n };
+    }
+    for (uint32_t i = 1; i < n; i++) {
+        is_started[i] = pthread_create(&threads[i], NULL, run_part, &works[i]) == 0;
+    }
+    (void)run_part(&works[0]);
+    for (uint32_t i = 1; i < n; i++) {
+        if (is_started[i]) {
+            (void)pthread_join(threads[i], NULL);
+        } else {
+            (void)run_part(&works[i]);
+        }
+    }
+}
+
+/* ---- flip ---- */
+
+typedef struct copy_out {
+    const heft__staging_t *staging;
+    const uint8_t *memory;
+    void *const *params;
+} copy_out_t;
+
+/* The share of one part is a range of staging, so that one large parameter is shared as well. */
+static void copy_out_part(void *arg, uint32_t part, uint32_t n_parts)
+{
+    const copy_out_t *copy = arg;
+    const heft__staging_t *staging = copy->staging;
+    int64_t n_units = staging->bytes / HEFT__STAGING_ALIGN;
+    int64_t begin = n_units / n_parts * part * HEFT__STAGING_ALIGN;
+    int64_t end =
+        part + 1 == n_parts ? staging->bytes : n_units / n_parts * (part + 1) * HEFT__STAGING_ALIGN;
+    for (uint32_t i = 0; i < staging->n_params; i++) {
+        int64_t lo = heft__max_i64(begin, staging->offsets[i]);
+        int64_t hi = heft__min_i64(end, staging->offsets[i] + staging->sizes[i]);
+        if (lo < hi) {
+            heft__memcpy((uint8_t *)copy->params[i] + (lo - staging->offsets[i]), copy->memory + lo,
+                         hi - lo);
+        }
+    }
+}
+
+void heft__staging_copy_out(const heft__staging_t *staging, const uint8_t *memory,
+                            void *const *params, uint32_t n_threads)
+{
+    copy_out_t copy = { .staging = staging, .memory = memory, .params = params };
+    run_parts(copy_out_part, &copy, n_threads);
+}
+
+/* ---- digests ---- */
+
+typedef struct digest_all {
+    const void *const *data;
+    const int64_t *sizes;
+    uint32_t n;
+    uint64_t *digests;
+    atomic_uint next; /* taken by whichever thread is free; no other memory depends on it */
+} digest_all_t;
+
+static void digest_part(void *arg, uint32_t part, uint32_t n_parts)
+{
+    digest_all_t *all = arg;
+    (void)part;
+    (void)n_parts;
+    for (;;) {
+        unsigned i = atomic_fetch_add_explicit(&all->next, 1, memory_order_relaxed);
+        if (i >= all->n) {
+            return;
+        }
+        all->digests[i] = heft__crc64(all->data[i], all->sizes[i]);
+    }
+}
+
+void heft__digest_all(const void *const *data, const int64_t *sizes, uint32_t n, uint32_t n_threads,
+                      uint64_t *digests_out)
+{
+    digest_all_t all = { .data = data, .sizes = sizes, .n = n, .digests = digests_out };
+    atomic_init(&all.next, 0);
+    run_parts(digest_part, &all, n_threads);
+}

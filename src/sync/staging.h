@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Staging: where the parameters of a rank lie in its staging memory, and what a destination does
+ * with all of them at once.
+ *
+ * The rule, computed by both sides on their own: parameters in plan order (bytewise name order),
+ * each at the next multiple of 256 bytes.
+ */
+#ifndef HEFT_SYNC_STAGING_H
+#define HEFT_SYNC_STAGING_H
+
+#include "base/base.h"
+#include "heft/plan.h"
+
+#define HEFT__STAGING_ALIGN 256
+
+typedef struct heft__staging {
+    uint32_t n_params;
+    int64_t *offsets; /* bytes from the start of staging */
+    int64_t *sizes;   /* bytes */
+    int64_t bytes;    /* in all */
+} heft__staging_t;
+
+/* From the sizes in plan order. HEFT_ERR_OVERFLOW. Zero-initialised is empty and may be finished.
+ */
+HEFT_MUST_CHECK heft_status_t heft__staging_init(const int64_t *sizes, uint32_t n_params,
+                                                 heft__staging_t *staging_out, heft_error_t *err);
+HEFT_MUST_CHECK heft_status_t heft__staging_init_manifest(const heft_manifest_t *manifest,
+                                                          heft__staging_t *staging_out,
+                                                          heft_error_t *err);
+HEFT_MUST_CHECK heft_status_t heft__staging_init_plan(const heft_plan_t *plan, uint32_t rank_index,
+                                                      heft__staging_t *staging_out,
+                                                      heft_error_t *err);
+void heft__staging_fini(heft__staging_t *staging);
+
+/* Copy every parameter out to params[i], at memory speed. n_threads >= 1; the caller's thread is
+ * one of them. */
+void heft__staging_copy_out(const heft__staging_t *staging, const uint8_t *memory,
+                            void *const *params, uint32_t n_threads);
+
+/* digests_out[i] = CRC-64 of the sizes[i] bytes at data[i], n of them. */
+void heft__digest_all(const void *const *data, const int64_t *sizes, uint32_t n, uint32_t n_threads,
+                      uint64_t *digests_out);
+
+#endif

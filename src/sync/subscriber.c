@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The subscriber: a destination rank. Creation allocates and exports staging, describes the rank in
+ * a contract, and registers. Polling takes the next order and carries it out on the caller's
+ * thread; the member's thread keeps in contact meanwhile.
+ *
+ * What can be asked from any thread (version, serving, digests) is guarded by one lock and changes
+ * together.
+ */
+#include "sync/subscriber_private.h"
+
+#include <string.h>
+
+/* ---- contact with the region while a transfer is on ---- */
+
+/* Called by the member's thread, with the member's lock held. */
+static void refresh(void *arg, heft__report_t *report)
+{
+    heft_subscriber_t *sub = arg;
+    if (!sub->is_armed || report->phase != HEFT__PHASE_STAGE ||
+        report->result != HEFT__RESULT_WORKING) {
+        return;
+    }
+    heft__region_state_t state;
+    heft__region_query(sub->region, &state);
+    if (state.n_lost > 0 || state.n_failed > 0) {
+        heft_error_t err = HEFT_ERROR_INIT;
+        if (state.n_lost > 0) {
+            (void)heft__error_set(&err, HEFT_ERR_PEER, "the source, process %d, died while sending",
+                                  (int)state.lost_pid);
+        } else {
+            (void)heft__error_set(&err, HEFT_ERR_CANCELED, "the source stopped before the end");
+        }
+        /* Nobody writes any more only if no other sender is still at it. */
+        report->result = state.n_writing > 0 ? HEFT__RESULT_UNKNOWN : HEFT__RESULT_FAILED;
+        heft__wire_error_set(&report->error, HEFT__PHASE_STAGE, &err);
+        sub->is_armed = false;
+    } else if (state.n_done >= sub->n_senders && state.n_writing == 0) {
+        report->result = HEFT__RESULT_OK;
+        report->state = HEFT__STATE_STAGED;
+        sub->is_armed = false;
+    }
+}
+
+static void on_region_change(void *arg)
+{
+    heft_subscriber_t *sub = arg;
+    if (sub->member != NULL) {
+        heft__member_wake(sub->member);
+    }
+}
+
+/* ---- create ---- */
+
+static heft_status_t check_arguments(const heft_subscriber_opts_t *opts,
+                                     const heft_recipe_t *recipe, const heft_bindings_t *bindings,
+                                     const heft_manifest_t *manifest, void *const *params,
+                                     heft_error_t *err)
+{
+    if (recipe == NULL || bindings == NULL || manifest == NULL || params == NULL) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "subscriber: recipe, bindings, manifest and params are required");
+    }
+    const char *side = heft_manifest_get_side(manifest);
+    if (strcmp(side, "destination") != 0) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "subscriber: a manifest of side \"%s\", expected \"destination\"",
+                               side);
+    }
+    uint32_t n_ranks;
+    heft_status_t status = heft_recipe_count_ranks(recipe, bindings, &n_ranks, err);
+    if (status == HEFT_OK && opts->rank >= n_ranks) {
+        status =
+            heft__error_set(err, HEFT_ERR_ARGUMENT, "subscriber: rank %u of a recipe for %u ranks",
+                            opts->rank, n_ranks);
+    }
+    return status;
+}
+
+static heft_status_t alloc_arrays(heft_subscriber_t *sub, heft_error_t *err)
+{
+    size_t n = sub->layout.n_params > 0 ? sub->layout.n_params : 1;
+    sub->addresses = heft__calloc(n, sizeof *sub->addresses);
+    sub->arrived = heft__calloc(n, sizeof *sub->arrived);
+    sub->expected = heft__calloc(n, sizeof *sub->expected);
+    sub->measured = heft__calloc(n, sizeof *sub->measured);
+    sub->digests = heft__calloc(n, sizeof *sub->digests);
+    sub->moved = heft__calloc(n, sizeof *sub->moved);
+    sub->staged = heft__calloc(n, sizeof *sub->staged);
+    if (sub->addresses == NULL || sub->arrived == NULL || sub->expected == NULL ||
+        sub->measured == NULL || sub->digests == NULL || sub->moved == NULL ||
+        sub->staged == NULL) {
+        return heft__error_nomem(err, n * sizeof *sub->arrived);
+    }
+    for (uint32_t i = 0; i < sub->layout.n_params; i++) {
+        if (sub->params[i] == NULL && sub->layout.sizes[i] > 0) {
+            return heft__error_set(err, HEFT_ERR_ARGUMENT, "subscriber: params[%u] is NULL", i);
+        }
+        sub->addresses[i] = sub->params[i];
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t create_member(heft_subscriber_t *sub, const heft_subscriber_opts_t *opts,
+                                   const char *transport, heft_error_t *err)
+{
+    heft__member_config_t config = { .url = opts->url,
+                                     .job = opts->job,
+                                     .role = HEFT__ROLE_DESTINATION,
+                                     .replica = opts->replica,
+                                     .rank = opts->rank,
+                                     .deadline_ms = opts->deadline_ms,
+                                     .n_transports = 1,
+                                     .transports = &transport,
+                                     .refresh = refresh,
+                                     .refresh_arg = sub };
+    return heft__member_create(&config, &sub->member, err);
+}
+
+static heft_status_t create_region(heft_subscriber_t *sub, heft__transport_t *transport,
+                                   heft_error_t *err)
+{
+    heft__region_params_t params = { .bytes = sub->layout.bytes,
+                                     .memory = HEFT__MEMORY_HOST,
+                                     .on_change = on_region_change,
+                                     .on_change_arg = sub };
+    heft__member_get_incarnation_bytes(sub->member, params.incarnation);
+    return heft__region_create(transport, &params, &sub->region, err);
+}
+
+static heft_status_t set_manifest(heft_subscriber_t *sub, heft_error_t *err)
+{
+    char *text = NULL;
+    heft_status_t status = heft_manifest_encode(sub->manifest, &text, err);
+    if (status == HEFT_OK) {
+        status = heft__member_set_object(sub->member, HEFT__OBJECT_MANIFEST, text, err);
+        heft_string_free(text);
+    }
+    return status;
+}
+
+static heft_status_t set_contract(heft_subscriber_t *sub, heft_error_t *err)
+{
+    heft__contract_t contract = { .rank = sub->rank };
+    char *text = NULL;
+    char *bindings = NULL;
+    heft_status_t status = heft_bindings_encode(sub->bindings, &bindings, err);
+    if (status == HEFT_OK) {
+        status = heft_recipe_count_ranks(sub->recipe, sub->bindings, &contract.ranks, err);
+    }
+    if (status == HEFT_OK) {
+        contract.recipe_name = heft__strdup(heft_recipe_get_name(sub->recipe));
+        contract.recipe_text = heft__strdup(heft_recipe_get_text(sub->recipe));
+        contract.bindings = heft__strdup(bindings);
+        bool ok = contract.recipe_name != NULL && contract.recipe_text != NULL &&
+                  contract.bindings != NULL;
+        status = ok ? heft__contract_encode(&contract, &text, err)
+                    : heft__error_nomem(err, strlen(heft_recipe_get_text(sub->recipe)) + 1);
+    }
+    if (status == HEFT_OK) {
+        status = heft__member_set_object(sub->member, HEFT__OBJECT_CONTRACT, text, err);
+    }
+    heft__free(text);
+    heft_string_free(bindings);
+    heft__contract_fini(&contract);
+    return status;
+}
+
+heft_status_t heft__subscriber_export(heft_subscriber_t *sub, heft_error_t *err)
+{
+    heft__text_t text;
+    heft__text_init(&text);
+    heft__region_encode(sub->region, &text);
+    heft_status_t status =
+        text.failed ? heft__error_nomem(err, text.len)
+                    : heft__member_set_object(sub->member, HEFT__OBJECT_ENDPOINT, text.data, err);
+    heft__text_fini(&text);
+    return status;
+}
+
+static heft_status_t build(heft_subscriber_t *sub, heft__transport_t *transport,
+                           const heft_subscriber_opts_t *opts, heft_error_t *err)
+{
+    heft_status_t status = heft__staging_init_manifest(sub->manifest, &sub->layout, err);
+    if (status == HEFT_OK) {
+        status = alloc_arrays(sub, err);
+    }
+    if (status == HEFT_OK) {
+        status = create_member(sub, opts, transport->ops->name, err);
+    }
+    if (status == HEFT_OK) {
+        status = set_manifest(sub, err);
+    }
+    if (status == HEFT_OK) {
+        status = set_contract(sub, err);
+    }
+    if (status == HEFT_OK) {
+        status = create_region(sub, transport, err);
+    }
+    if (status == HEFT_OK) {
+        status = heft__subscriber_export(sub, err);
+    }
+    if (status == HEFT_OK) {
+        status = heft__member_start(sub->member, err);
+    }
+    return status;
+}
+
+heft_status_t heft__subscriber_create_over(heft__transport_t *transport,
+                                           const heft_subscriber_opts_t *opts,
+                                           const heft_recipe_t *recipe,
+                                           const heft_bindings_t *bindings,
+                                           const heft_manifest_t *manifest, void *const *params,
+                                           heft_subscriber_t **subscriber_out, heft_error_t *err)
+{
+    heft_subscriber_opts_t loaded = HEFT_SUBSCRIBER_OPTS_INIT;
+    heft_hooks_t hooks = HEFT_HOOKS_INIT;
+    heft_status_t status =
+        heft__sync_opts_load(opts, &loaded, sizeof loaded, "subscriber options", err);
+    if (status == HEFT_OK) {
+        status = heft__sync_opts_load(loaded.hooks, &hooks, sizeof hooks, "hooks", err);
+    }
+    if (status == HEFT_OK) {
+        status = check_arguments(&loaded, recipe, bindings, manifest, params, err);
+    }
+    if (status != HEFT_OK) {
+        return status;
+    }
+    heft_subscriber_t *sub = heft__calloc(1, sizeof *sub);
+    if (sub == NULL) {
+        return heft__error_nomem(err, sizeof *sub);
+    }
+    (void)pthread_mutex_init(&sub->lock, NULL);
+    sub->hooks = hooks;
+    sub->rank = loaded.rank;
+    sub->n_threads = loaded.n_threads != 0 ? loaded.n_threads : 1;
+    sub->recipe = recipe;
+    sub->bindings = bindings;
+    sub->manifest = manifest;
+    sub->params = params;
+    status = build(sub, transport, &loaded, err);
+    if (status != HEFT_OK) {
+        heft_subscriber_destroy(sub);
+        return status;
+    }
+    *subscriber_out = sub;
+    return HEFT_OK;
+}
+
+heft_status_t heft_subscriber_create(const heft_subscriber_opts_t *opts,
+                                     const heft_recipe_t *recipe, const heft_bindings_t *bindings,
+                                     const heft_manifest_t *manifest, void *const *params,
+                                     heft_subscriber_t **subscriber_out, heft_error_t *err)
+{
+    return heft__subscriber_create_over(heft__transport_get_shm(), opts, recipe, bindings, manifest,
+                                        params, subscriber_out, err);
+}
+
+void heft_subscriber_destroy(heft_subscriber_t *sub)
+{
+    if (sub == NULL) {
+        return;
+    }
+    heft__member_stop(sub->member);    /* refresh looks at the region */
+    heft__region_destroy(sub->region); /* on_change wakes the member */
+    heft__member_destroy(sub->member);
+    heft_plan_destroy(sub->plan);
+    heft__staging_fini(&sub->layout);
+    heft__free(sub->addresses);
+    heft__free(sub->arrived);
+    heft__free(sub->expected);
+    heft__free(sub->measured);
+    heft__free(sub->digests);
+    heft__free(sub->moved);
+    heft__free(sub->staged);
+    (void)pthread_mutex_destroy(&sub->lock);
+    heft__free(sub);
+}
+
+/* ---- poll ---- */
+
+/* The fleet has gone on without this member: it must not serve what it holds. */
+static void stop_serving_if_behind(heft_subscriber_t *sub)
+{
+    if (heft_subscriber_is_serving(sub) &&
+        heft__member_get_committed(sub->member) > heft_subscriber_get_version(sub)) {
+        heft__subscriber_set_serving(sub, false);
+        heft__member_wake(sub->member);
+        if (sub->hooks.pause != NULL && sub->hooks.pause(sub->hooks.arg) != 0) {
+            heft__log(HEFT__LOG_WARN, "subscriber",
+                      "%s: the pause hook failed while leaving service: behind the fleet",
+                      heft__member_get_id(sub->member));
+        }
+    }
+}
+
+heft_status_t heft_subscriber_poll(heft_subscriber_t *sub, uint32_t timeout_ms, heft_error_t *err)
+{
+    heft__order_t order;
+    int64_t deadline = heft__clock_mono_ns() + (int64_t)timeout_ms * 1000000;
+    stop_serving_if_behind(sub);
+    heft_status_t status = heft__member_await_order(sub->member, deadline, &order, err);
+    if (status == HEFT_OK) {
+        heft__subscriber_obey(sub, &order);
+        heft__order_fini(&order);
+    } else {
+        status = heft__member_get_contact(sub->member, err);
+    }
+    (void)pthread_mutex_lock(&sub->lock);
+    bool is_suspect = sub->is_suspect;
+    (void)pthread_mutex_unlock(&sub->lock);
+    if (is_suspect && status == HEFT_OK) {
+        status = heft__error_set(err, HEFT_ERR_POISONED,
+                                 "%s: its parameters may be broken; it must not serve until it is "
+                                 "restarted",
+                                 heft__member_get_id(sub->member));
+    }
+    return status;
+}
+
+/* ---- what anyone may ask ---- */
+
+/* The lock is part of an object that is logically constant here. */
+static heft_subscriber_t *lock(const heft_subscriber_t *sub)
+{
+    union {
+        const heft_subscriber_t *in;
+        heft_subscriber_t *out;
+    } cast = { .in = sub };
+    (void)pthread_mutex_lock(&cast.out->lock);
+    return cast.out;
+}
+
+void heft__subscriber_set_serving(heft_subscriber_t *sub, bool is_serving)
+{
+    (void)pthread_mutex_lock(&sub->lock);
+    sub->is_serving = is_serving;
+    (void)pthread_mutex_unlock(&sub->lock);
+    heft__member_lock(sub->member)->serving = is_serving;
+    heft__member_unlock(sub->member, false); /* what follows reports it */
+}
+
+int64_t heft_subscriber_get_version(const heft_subscriber_t *sub)
+{
+    heft_subscriber_t *locked = lock(sub);
+    int64_t version = locked->version;
+    (void)pthread_mutex_unlock(&locked->lock);
+    return version;
+}
+
+int heft_subscriber_is_serving(const heft_subscriber_t *sub)
+{
+    heft_subscriber_t *locked = lock(sub);
+    int is_serving = locked->is_serving;
+    (void)pthread_mutex_unlock(&locked->lock);
+    return is_serving;
+}
+
+uint64_t heft_subscriber_get_digest(const heft_subscriber_t *sub, uint32_t i)
+{
+    heft_subscriber_t *locked = lock(sub);
+    uint64_t digest = i < locked->layout.n_params && locked->version > 0 ? locked->digests[i] : 0;
+    (void)pthread_mutex_unlock(&locked->lock);
+    return digest;
+}

@@ -1,0 +1,570 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a destination does in each phase. Every function leaves its outcome in the report; none
+ * returns an error, because the coordinator is the one who acts on it.
+ *
+ * Order of trust: what arrived in staging counts only after verify; the live parameters are
+ * written in flip alone; version and digests change together, after the last byte.
+ */
+#include "sync/subscriber_private.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "kernel/kernel.h"
+
+static const int64_t quiet_ns =
+    2000000000; /* a sender looks at its socket every few milliseconds */
+
+static heft__member_state_t get_state(heft_subscriber_t *sub)
+{
+    heft__member_state_t state = heft__member_lock(sub->member)->state;
+    heft__member_unlock(sub->member, false);
+    return state;
+}
+
+static int64_t deadline_of(const heft__order_t *order, int64_t at_most_ns)
+{
+    int64_t left_ns = at_most_ns;
+    (void)heft__mul(order->left_ms, 1000000, &left_ns);
+    return heft__clock_mono_ns() + heft__min_i64(left_ns, at_most_ns);
+}
+
+static const char *param_name(const heft_subscriber_t *sub, uint32_t i)
+{
+    heft_tensor_info_t info;
+    return heft_manifest_query(sub->manifest, i, &info, NULL) == HEFT_OK ? info.name : "?";
+}
+
+/* ---- preflight ---- */
+
+static heft__problem_kind_t kind_of(heft_status_t status)
+{
+    switch ((int)status) {
+    case HEFT_ERR_NAME:
+        return HEFT__PROBLEM_NAME;
+    case HEFT_ERR_SHAPE:
+        return HEFT__PROBLEM_SHAPE;
+    case HEFT_ERR_NOSPACE:
+        return HEFT__PROBLEM_STAGING;
+    case HEFT_ERR_PROOF:
+        return HEFT__PROBLEM_PROOF;
+    default:
+        return HEFT__PROBLEM_MANIFEST;
+    }
+}
+
+/* The one manifest that all sources share. */
+static heft_status_t find_source(const heft__order_t *order, const char **digest_out,
+                                 heft_error_t *err)
+{
+    if (order->n_peers == 0) {
+        return heft__error_set(err, HEFT_ERR_PROOF, "empty side: 0 sources");
+    }
+    for (uint32_t i = 1; i < order->n_peers; i++) {
+        if (strcmp(order->peers[i].manifest, order->peers[0].manifest) != 0) {
+            return heft__error_set(err, HEFT_ERR_SHAPE,
+                                   "sources %s and %s declare different manifests",
+                                   order->peers[0].id, order->peers[i].id);
+        }
+    }
+    *digest_out = order->peers[0].manifest;
+    return HEFT_OK;
+}
+
+static void add_findings(const heft_report_t *report, heft__problems_t *problems)
+{
+    for (uint32_t i = 0; report != NULL && i < heft_report_get_n_findings(report); i++) {
+        const heft_finding_t *f = heft_report_get_finding(report, i);
+        if (f->is_error) {
+            heft__problem_kind_t kind =
+                f->kind == HEFT_FINDING_NAME ? HEFT__PROBLEM_NAME : HEFT__PROBLEM_PROOF;
+            /* One that cannot be kept is counted all the same. */
+            (void)!heft__problems_add(problems, kind, NULL, "%s", f->text);
+        }
+    }
+}
+
+static heft_status_t make_plan(heft_subscriber_t *sub, const heft_manifest_t *source,
+                               heft__problems_t *problems, heft_error_t *err)
+{
+    heft_tape_t *tape = NULL;
+    heft_status_t status = heft_recipe_compile(sub->recipe, sub->bindings, sub->rank, source,
+                                               sub->manifest, &tape, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    heft_plan_opts_t opts = HEFT_PLAN_OPTS_INIT;
+    heft_report_t *report = NULL;
+    heft_plan_t *plan = NULL;
+    opts.exceptions = heft_recipe_get_exception(sub->recipe, 0);
+    opts.n_exceptions = heft_recipe_get_n_exceptions(sub->recipe);
+    opts.partial = 1;
+    const heft_tape_t *const tapes[1] = { tape };
+    status = heft_plan_create(tapes, 1, sub->rank, &opts, &plan, &report, err);
+    if (status == HEFT_ERR_PROOF) {
+        add_findings(report, problems);
+    }
+    heft_report_destroy(report);
+    heft_tape_destroy(tape);
+    if (status == HEFT_OK) {
+        heft_plan_destroy(sub->plan);
+        sub->plan = plan;
+    }
+    return status;
+}
+
+/* Parameters that no piece writes stay as they are: not sent, not compared, not copied. */
+static heft_status_t check_params(heft_subscriber_t *sub, heft_error_t *err)
+{
+    uint32_t n = heft_plan_get_n_params(sub->plan, 0);
+    if (n != sub->layout.n_params) {
+        return heft__error_set(err, HEFT_ERR_SHAPE, "%u parameters in the plan, %u in the manifest",
+                               n, sub->layout.n_params);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        heft_tensor_info_t info;
+        heft_status_t status = heft_plan_query_param(sub->plan, 0, i, &info, err);
+        if (status != HEFT_OK) {
+            return status;
+        }
+        if (strcmp(info.name, param_name(sub, i)) != 0 || info.n_bytes != sub->layout.sizes[i]) {
+            return heft__error_set(err, HEFT_ERR_SHAPE,
+                                   "parameter \"%.80s\": %lld bytes in the plan; \"%.80s\": %lld "
+                                   "bytes in the manifest",
+                                   info.name, (long long)info.n_bytes, param_name(sub, i),
+                                   (long long)sub->layout.sizes[i]);
+        }
+        uint64_t n_pieces = 0;
+        (void)heft_plan_get_param_pieces(sub->plan, 0, i, &n_pieces);
+        sub->moved[i] = n_pieces > 0 ? sub->layout.sizes[i] : 0;
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t plan_rank(heft_subscriber_t *sub, const heft__order_t *order,
+                               heft__problems_t *problems, heft_error_t *err)
+{
+    const char *key = NULL;
+    heft_status_t status = find_source(order, &key, err);
+    if (status != HEFT_OK || (sub->plan != NULL && strcmp(sub->plan_key, key) == 0)) {
+        return status; /* an equal manifest needs no new plan */
+    }
+    char *text = NULL;
+    size_t n = 0;
+    heft_manifest_t *source = NULL;
+    sub->plan_key[0] = '\0';
+    status = heft__member_get_object(sub->member, key, &text, &n, err);
+    if (status == HEFT_OK) {
+        status = heft_manifest_decode(text, n, &source, err);
+        heft__free(text);
+    }
+    if (status == HEFT_OK) {
+        status = make_plan(sub, source, problems, err);
+        heft_manifest_destroy(source);
+    }
+    if (status == HEFT_OK) {
+        status = check_params(sub, err);
+    }
+    if (status == HEFT_OK) {
+        memcpy(sub->plan_key, key, sizeof sub->plan_key);
+    }
+    return status;
+}
+
+/* A fence that found no memory left the region without any: try again before a round needs it. */
+static heft_status_t check_staging(heft_subscriber_t *sub, heft_error_t *err)
+{
+    if (sub->region->ptr != NULL) {
+        return HEFT_OK;
+    }
+    bool replaced = false;
+    heft_status_t status =
+        heft__region_fence(sub->region, heft__clock_mono_ns() + quiet_ns, &replaced, err);
+    return status == HEFT_OK && replaced ? heft__subscriber_export(sub, err) : status;
+}
+
+static void do_preflight(heft_subscriber_t *sub, const heft__order_t *order)
+{
+    heft__problems_t problems = { 0 };
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_status_t status = check_staging(sub, &err);
+    if (status == HEFT_OK) {
+        status = plan_rank(sub, order, &problems, &err);
+    }
+    if (status != HEFT_OK && heft__problems_total(&problems) == 0) {
+        (void)!heft__problems_add(&problems, kind_of(status), NULL, "%s", err.message);
+    }
+    heft__report_t *report = heft__member_lock(sub->member);
+    heft__problems_fini(&report->problems);
+    report->problems = problems;
+    report->plan[0] = '\0';
+    if (status == HEFT_OK) {
+        memcpy(report->plan, heft_plan_get_rank_digest(sub->plan, 0), sizeof report->plan);
+    }
+    heft__member_unlock(sub->member, false);
+    heft__member_conclude(sub->member, status == HEFT_OK ? HEFT__RESULT_OK : HEFT__RESULT_FAILED,
+                          HEFT__STATE_IDLE, &err, NULL);
+}
+
+/* ---- stage ---- */
+
+static void do_stage(heft_subscriber_t *sub, const heft__order_t *order)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft__region_state_t state;
+    heft__region_query(sub->region, &state);
+    if (sub->plan == NULL || strcmp(order->plan, heft_plan_get_rank_digest(sub->plan, 0)) != 0) {
+        (void)heft__error_set(&err, HEFT_ERR_STATE, "plan digest %.16s ordered, %.16s here",
+                              order->plan,
+                              sub->plan != NULL ? heft_plan_get_rank_digest(sub->plan, 0) : "none");
+    } else if (sub->region->ptr == NULL || state.n_writing > 0) {
+        (void)heft__error_set(&err, HEFT_ERR_STATE, "staging is not ready: %u earlier writers",
+                              state.n_writing);
+    }
+    if (err.status != HEFT_OK) {
+        heft__member_conclude(sub->member, HEFT__RESULT_FAILED, HEFT__STATE_IDLE, &err, NULL);
+        return;
+    }
+    heft__region_arm(sub->region, (heft__token_t){ .epoch = (uint64_t)order->round.epoch,
+                                                   .seq = (uint64_t)order->round.seq });
+    heft__report_t *report = heft__member_lock(sub->member);
+    sub->is_armed = true;
+    sub->n_senders = order->n_peers > 0 ? order->n_peers : 1;
+    report->state = HEFT__STATE_STAGING; /* still working: refresh says when it has arrived */
+    heft__member_unlock(sub->member, true);
+}
+
+/* ---- verify ---- */
+
+/* The digests that the sources derived for our plan, shares combined. */
+static heft_status_t collect_expected(heft_subscriber_t *sub, const heft__order_t *order,
+                                      heft_error_t *err)
+{
+    const char *plan = heft_plan_get_rank_digest(sub->plan, 0);
+    uint32_t n_found = 0;
+    memset(sub->expected, 0, sub->layout.n_params * sizeof *sub->expected);
+    for (uint32_t k = 0; k < order->n_digests; k++) {
+        char *text = NULL;
+        size_t n = 0;
+        heft__digest_set_t set = { .n_params = 0 };
+        heft_status_t status =
+            heft__member_get_object(sub->member, order->digests[k], &text, &n, err);
+        if (status != HEFT_OK) {
+            return status;
+        }
+        status = heft__digests_decode(text, n, plan, &set, err);
+        heft__free(text);
+        if (status == HEFT_ERR_NOT_FOUND) {
+            continue; /* that source sent nothing of this plan */
+        }
+        if (status == HEFT_OK && set.n_params != sub->layout.n_params) {
+            status = heft__error_set(err, HEFT_ERR_DIGEST, "%u parameter digests for %u parameters",
+                                     set.n_params, sub->layout.n_params);
+        }
+        for (uint32_t i = 0; status == HEFT_OK && i < set.n_params; i++) {
+            sub->expected[i] ^= set.params[i];
+        }
+        heft__free(set.params);
+        if (status != HEFT_OK) {
+            return status;
+        }
+        n_found++;
+    }
+    if (n_found == 0) {
+        return heft__error_set(err, HEFT_ERR_DIGEST, "no source gives digests for plan %.16s",
+                               plan);
+    }
+    return HEFT_OK;
+}
+
+/* Index of the first parameter whose bytes are not what they should be; n_params: none. */
+static uint32_t compare_staged(heft_subscriber_t *sub)
+{
+    const heft__staging_t *layout = &sub->layout;
+    for (uint32_t i = 0; i < layout->n_params; i++) {
+        sub->staged[i] = sub->region->ptr + layout->offsets[i];
+    }
+    heft__digest_all(sub->staged, sub->moved, layout->n_params, sub->n_threads, sub->arrived);
+    uint32_t i = 0;
+    while (i < layout->n_params && sub->arrived[i] == sub->expected[i]) {
+        i++;
+    }
+    return i;
+}
+
+static void do_verify(heft_subscriber_t *sub, const heft__order_t *order)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    int64_t start = heft__clock_mono_ns();
+    uint32_t bad = sub->layout.n_params;
+    heft_status_t status = collect_expected(sub, order, &err);
+    if (status == HEFT_OK) {
+        bad = compare_staged(sub);
+        if (bad < sub->layout.n_params) {
+            status = heft__error_set(&err, HEFT_ERR_DIGEST,
+                                     "parameter \"%.120s\": digest %016llx arrived, %016llx "
+                                     "expected",
+                                     param_name(sub, bad), (unsigned long long)sub->arrived[bad],
+                                     (unsigned long long)sub->expected[bad]);
+        }
+    }
+    heft__report_t *report = heft__member_lock(sub->member);
+    report->counters.verify_ns = heft__clock_mono_ns() - start;
+    heft__member_unlock(sub->member, false);
+    heft__blame_t blame = { .tensor = bad < sub->layout.n_params ? param_name(sub, bad) : NULL };
+    heft__member_conclude(sub->member, status == HEFT_OK ? HEFT__RESULT_OK : HEFT__RESULT_FAILED,
+                          HEFT__STATE_STAGED, &err, &blame);
+}
+
+/* ---- pause, flip, resume ---- */
+
+/* mincore knows every mapped page and fails for others. */
+static bool is_mapped(const void *ptr)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    unsigned char resident;
+    return mincore((void *)((uintptr_t)ptr / page * page), (size_t)page, &resident) == 0;
+}
+
+/* The addresses that were given at creation still stand in the array, and memory is behind them. */
+static heft_status_t check_addresses(const heft_subscriber_t *sub, heft_error_t *err)
+{
+    for (uint32_t i = 0; i < sub->layout.n_params; i++) {
+        const uint8_t *ptr = sub->params[i];
+        if (ptr != sub->addresses[i]) {
+            return heft__error_set(err, HEFT_ERR_STATE, "parameter \"%.120s\" moved from %p to %p",
+                                   param_name(sub, i), sub->addresses[i], (const void *)ptr);
+        }
+        if (sub->layout.sizes[i] > 0 &&
+            (!is_mapped(ptr) || !is_mapped(ptr + sub->layout.sizes[i] - 1))) {
+            return heft__error_set(err, HEFT_ERR_STATE,
+                                   "parameter \"%.120s\" at %p is not mapped any more",
+                                   param_name(sub, i), (const void *)ptr);
+        }
+    }
+    return HEFT_OK;
+}
+
+static void do_pause(heft_subscriber_t *sub)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_status_t status = check_addresses(sub, &err);
+    bool was_serving = heft_subscriber_is_serving(sub) != 0;
+    if (status == HEFT_OK) {
+        sub->pause_began_ns = heft__clock_mono_ns();
+        heft__subscriber_set_serving(sub, false);
+        if (sub->hooks.pause != NULL && sub->hooks.pause(sub->hooks.arg) != 0) {
+            status = heft__error_set(&err, HEFT_ERR_STATE, "the pause hook failed");
+            heft__subscriber_set_serving(sub, was_serving);
+        }
+    }
+    heft__member_conclude(sub->member, status == HEFT_OK ? HEFT__RESULT_OK : HEFT__RESULT_FAILED,
+                          status == HEFT_OK ? HEFT__STATE_PAUSED : HEFT__STATE_STAGED, &err, NULL);
+}
+
+static void publish_version(heft_subscriber_t *sub, const heft__order_t *order)
+{
+    (void)pthread_mutex_lock(&sub->lock);
+    sub->version = order->version;
+    memcpy(sub->digests, sub->expected, sub->layout.n_params * sizeof *sub->digests);
+    (void)pthread_mutex_unlock(&sub->lock);
+    heft__report_t *report = heft__member_lock(sub->member);
+    report->live_version = order->version;
+    memcpy(report->live_digest, order->source_digest, sizeof report->live_digest);
+    heft__member_unlock(sub->member, false);
+}
+
+static void become_suspect(heft_subscriber_t *sub)
+{
+    (void)pthread_mutex_lock(&sub->lock);
+    sub->is_suspect = true;
+    sub->is_serving = false;
+    (void)pthread_mutex_unlock(&sub->lock);
+    heft__report_t *report = heft__member_lock(sub->member);
+    report->condition = HEFT__CONDITION_LIVE_SUSPECT;
+    report->serving = false;
+    heft__member_unlock(sub->member, false);
+}
+
+static void do_flip(heft_subscriber_t *sub, const heft__order_t *order)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    if (check_addresses(sub, &err) != HEFT_OK) { /* nothing was written */
+        heft__member_conclude(sub->member, HEFT__RESULT_REFUSED, HEFT__STATE_PAUSED, &err, NULL);
+        return;
+    }
+    int64_t start = heft__clock_mono_ns();
+    heft__staging_t moved = sub->layout;
+    moved.sizes = sub->moved;
+    heft__staging_copy_out(&moved, sub->region->ptr, sub->params, sub->n_threads);
+    publish_version(sub, order);
+    heft__report_t *report = heft__member_lock(sub->member);
+    report->counters.flip_ns = heft__clock_mono_ns() - start;
+    heft__member_unlock(sub->member, false);
+    if (sub->hooks.flipped != NULL && sub->hooks.flipped(sub->hooks.arg, order->version) != 0) {
+        (void)heft__error_set(&err, HEFT_ERR_STATE, "the flipped hook failed at version %lld",
+                              (long long)order->version);
+        become_suspect(sub);
+        heft__member_conclude(sub->member, HEFT__RESULT_FAILED, HEFT__STATE_PAUSED, &err, NULL);
+        return;
+    }
+    heft__member_conclude(sub->member, HEFT__RESULT_OK, HEFT__STATE_FLIPPED, NULL, NULL);
+}
+
+/* Back in service with what is live; false: the hook failed and the engine is down. */
+static bool return_to_service(heft_subscriber_t *sub, heft_error_t *err)
+{
+    int64_t version = heft_subscriber_get_version(sub);
+    (void)pthread_mutex_lock(&sub->lock);
+    bool may_serve = version > 0 && !sub->is_suspect;
+    (void)pthread_mutex_unlock(&sub->lock);
+    may_serve = may_serve && version >= heft__member_get_committed(sub->member);
+    if (sub->hooks.resume != NULL &&
+        sub->hooks.resume(sub->hooks.arg, may_serve ? version : 0) != 0) {
+        (void)heft__error_set(err, HEFT_ERR_STATE, "the resume hook failed at version %lld",
+                              (long long)version);
+        return false;
+    }
+    heft__subscriber_set_serving(sub, may_serve);
+    heft__report_t *report = heft__member_lock(sub->member);
+    report->counters.pause_ns = heft__clock_mono_ns() - sub->pause_began_ns;
+    heft__member_unlock(sub->member, false);
+    return true;
+}
+
+static void do_resume(heft_subscriber_t *sub)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    bool ok = return_to_service(sub, &err);
+    heft__member_conclude(sub->member, ok ? HEFT__RESULT_OK : HEFT__RESULT_FAILED,
+                          ok ? HEFT__STATE_IDLE : HEFT__STATE_FLIPPED, &err, NULL);
+}
+
+/* ---- release, abort, live ---- */
+
+static void disarm(heft_subscriber_t *sub)
+{
+    (void)heft__member_lock(sub->member);
+    sub->is_armed = false;
+    heft__member_unlock(sub->member, false);
+}
+
+/* Nothing of the round can write to staging any more. HEFT_ERR_NOSPACE is as good: no staging. */
+static heft_status_t fence(heft_subscriber_t *sub, const heft__order_t *order, heft_error_t *err)
+{
+    bool replaced = false;
+    disarm(sub);
+    heft_status_t status =
+        heft__region_fence(sub->region, deadline_of(order, quiet_ns), &replaced, err);
+    if (status == HEFT_ERR_NOSPACE) {
+        heft__log(HEFT__LOG_WARN, "subscriber", "%s: no memory for new staging",
+                  heft__member_get_id(sub->member));
+        return HEFT_OK;
+    }
+    return status == HEFT_OK && replaced ? heft__subscriber_export(sub, err) : status;
+}
+
+static void do_release(heft_subscriber_t *sub)
+{
+    disarm(sub);
+    heft__member_conclude(sub->member, HEFT__RESULT_OK, HEFT__STATE_IDLE, NULL, NULL);
+}
+
+static void do_abort(heft_subscriber_t *sub, const heft__order_t *order)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft__member_state_t state = get_state(sub);
+    if (state == HEFT__STATE_FLIPPED) { /* the flip stands */
+        heft__member_conclude(sub->member, HEFT__RESULT_OK, state, NULL, NULL);
+        return;
+    }
+    if (fence(sub, order, &err) != HEFT_OK) {
+        heft__member_conclude(sub->member, HEFT__RESULT_UNKNOWN, state, &err, NULL);
+        return;
+    }
+    if (state == HEFT__STATE_PAUSED && !return_to_service(sub, &err)) {
+        heft__member_conclude(sub->member, HEFT__RESULT_FAILED, HEFT__STATE_IDLE, &err, NULL);
+        return;
+    }
+    heft__member_conclude(sub->member, HEFT__RESULT_OK, HEFT__STATE_IDLE, NULL, NULL);
+}
+
+static void do_live(heft_subscriber_t *sub)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    char digest[HEFT__DIGEST_SIZE] = "";
+    char *text = NULL;
+    heft_status_t status = check_addresses(sub, &err);
+    if (status == HEFT_OK && sub->plan == NULL) {
+        status = heft__error_set(&err, HEFT_ERR_STATE, "no plan yet: no version has been live");
+    }
+    if (status == HEFT_OK) {
+        heft__live_t live = { .version = heft_subscriber_get_version(sub),
+                              .set = { .params = sub->measured,
+                                       .n_params = sub->layout.n_params } };
+        memcpy(live.set.plan, heft_plan_get_rank_digest(sub->plan, 0), sizeof live.set.plan);
+        heft__digest_all((const void *const *)sub->params, sub->layout.sizes, sub->layout.n_params,
+                         sub->n_threads, sub->measured);
+        status = heft__live_encode(&live, &text, &err);
+    }
+    if (status == HEFT_OK) {
+        status = heft__member_put_object(sub->member, text, digest, &err);
+    }
+    heft__free(text);
+    heft__report_t *report = heft__member_lock(sub->member);
+    memcpy(report->live, digest, sizeof report->live);
+    heft__member_unlock(sub->member, false);
+    heft__member_conclude(sub->member, status == HEFT_OK ? HEFT__RESULT_OK : HEFT__RESULT_FAILED,
+                          HEFT__STATE_IDLE, &err, NULL);
+}
+
+/* ---- orders ---- */
+
+static void carry_out(heft_subscriber_t *sub, const heft__order_t *order)
+{
+    switch (order->target) {
+    case HEFT__PHASE_PREFLIGHT:
+        do_preflight(sub, order);
+        break;
+    case HEFT__PHASE_STAGE:
+        do_stage(sub, order);
+        break;
+    case HEFT__PHASE_VERIFY:
+        do_verify(sub, order);
+        break;
+    case HEFT__PHASE_PAUSE:
+        do_pause(sub);
+        break;
+    case HEFT__PHASE_FLIP:
+        do_flip(sub, order);
+        break;
+    case HEFT__PHASE_RESUME:
+        do_resume(sub);
+        break;
+    case HEFT__PHASE_RELEASE:
+        do_release(sub);
+        break;
+    case HEFT__PHASE_ABORT:
+        do_abort(sub, order);
+        break;
+    case HEFT__PHASE_LIVE:
+        do_live(sub);
+        break;
+    case HEFT__PHASE_NONE:
+    case HEFT__PHASE_MANIFEST:
+    case HEFT__PHASE_PREPARE:
+    case HEFT__PHASE_DECIDE:
+    default:
+        break; /* the gate lets none of these through */
+    }
+}
+
+void heft__subscriber_obey(heft_subscriber_t *sub, const heft__order_t *order)
+{
+    if (heft__member_judge(sub->member, order) == HEFT__GATE_DO) {
+        heft__member_take_up(sub->member, order);
+        carry_out(sub, order);
+    }
+}
