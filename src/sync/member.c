@@ -281,6 +281,7 @@ heft_status_t heft__member_await_order(heft__member_t *member, int64_t deadline_
         *order_out = member->order;
         heft__order_init(&member->order);
         member->has_order = false;
+        member->handed_out = order_out->sequence;
         status = HEFT_OK;
     }
     (void)pthread_mutex_unlock(&member->lock);
@@ -338,9 +339,9 @@ static void open_round_locked(heft__report_t *report, heft__round_id_t round)
     heft__problems_fini(&report->problems);
 }
 
-void heft__member_take_up(heft__member_t *member, const heft__order_t *order)
+static void take_up_locked(heft__member_t *member, const heft__order_t *order)
 {
-    heft__report_t *report = heft__member_lock(member);
+    heft__report_t *report = &member->report;
     if (!heft__round_id_equal(report->round, order->round)) {
         open_round_locked(report, order->round);
     }
@@ -348,7 +349,6 @@ void heft__member_take_up(heft__member_t *member, const heft__order_t *order)
     report->result = HEFT__RESULT_WORKING;
     heft__wire_error_reset(&report->error);
     member->is_refusing = false;
-    heft__member_unlock(member, false);
 }
 
 void heft__member_conclude(heft__member_t *member, heft__result_t result,
@@ -390,15 +390,19 @@ static void refuse_locked(heft__member_t *member, const heft__order_t *order)
 
 heft__gate_t heft__member_judge(heft__member_t *member, const heft__order_t *order)
 {
-    const heft__report_t *report = heft__member_lock(member);
+    heft__report_t *report = heft__member_lock(member);
     heft__stand_t stand = { .round = report->round,
                             .phase = report->phase,
                             .result = report->result,
                             .state = report->state };
     heft__gate_t gate = heft__member_gate(member->identity.role, &stand, order);
-    if (gate == HEFT__GATE_REFUSE) {
+    if (gate == HEFT__GATE_DO) {
+        take_up_locked(member, order);
+    } else if (gate == HEFT__GATE_REFUSE) {
         refuse_locked(member, order);
     }
+    /* Not before: a report that names an order is the answer to that order. */
+    report->order = order->sequence;
     heft__member_unlock(member, gate != HEFT__GATE_DO);
     return gate;
 }

@@ -102,8 +102,6 @@ HEFT_MUST_CHECK heft_status_t heft__member_get_object(heft__member_t *member, co
 
 /* ---- reports ---- */
 
-/* A phase is taken up: round, phase, working; what belongs to an earlier round is cleared. */
-void heft__member_take_up(heft__member_t *member, const heft__order_t *order);
 /* What a failure is about, beside its message; each may be NULL. */
 typedef struct heft__blame {
     const char *peer;   /* member id */
@@ -113,8 +111,11 @@ typedef struct heft__blame {
 void heft__member_conclude(heft__member_t *member, heft__result_t result,
                            heft__member_state_t state, const heft_error_t *err,
                            const heft__blame_t *blame);
-/* The gate for this order, from where the member stands. One that is refused is reported as such
- * until the next phase is taken up, and changes nothing else. */
+/*
+ * The gate for this order, from where the member stands. HEFT__GATE_DO: the phase is taken up
+ * (working; what belongs to an earlier round is cleared) and the caller carries it out. One that is
+ * refused is reported as such until the next phase is taken up, and changes nothing else.
+ */
 heft__gate_t heft__member_judge(heft__member_t *member, const heft__order_t *order);
 
 /* ---- options ---- */

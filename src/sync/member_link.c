@@ -15,7 +15,7 @@
 
 #include <jansson.h>
 
-enum { BACKOFF_MIN_MS = 50, BACKOFF_MAX_MS = 5000, ROUND_POLL_MS = 1000 };
+enum { BACKOFF_MIN_MS = 50, BACKOFF_MAX_MS = 5000, ROUND_POLL_MS = 1000, SHORT_MS = 20 };
 
 static int64_t in_ms(uint32_t ms)
 {
@@ -86,6 +86,7 @@ static heft_status_t register_member(heft__member_t *member, heft_error_t *err)
     (void)pthread_mutex_lock(&member->lock);
     member->report.epoch = registered.epoch;
     member->report.order = 0; /* orders of another epoch count from the start */
+    member->handed_out = 0;
     member->committed = registered.committed_version;
     member->n_binds_done = 0;
     member->n_binds_wanted = member->n_binds_wanted > 0 ? member->n_binds_wanted : 1;
@@ -261,16 +262,23 @@ static heft_status_t take_report(heft__member_t *member, char **text_out, uint32
     return status;
 }
 
+/* An order that is known already is sent again until the owner has taken it up: wait for that; and
+ * a little for the result, because most phases are short. */
 static void take_order(heft__member_t *member, heft__order_t *order)
 {
     (void)pthread_mutex_lock(&member->lock);
-    if (order->epoch < member->report.epoch) {
-        heft__order_fini(order); /* from a coordinator that has been replaced */
+    bool is_old = order->epoch < member->report.epoch || order->sequence <= member->handed_out;
+    bool is_known = is_old || (member->has_order && member->order.sequence == order->sequence);
+    if (is_known) {
+        heft__order_fini(order);
+        int64_t until = in_ms(is_old ? SHORT_MS : ROUND_POLL_MS);
+        while (!member->stop && member->n_changes == member->n_sent &&
+               heft__member_wait_locked(member, until)) {
+        }
     } else {
         heft__order_fini(&member->order);
         member->order = *order;
         member->has_order = true;
-        member->report.order = order->sequence;
         (void)pthread_cond_broadcast(&member->changed);
     }
     (void)pthread_mutex_unlock(&member->lock);

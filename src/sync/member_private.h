@@ -49,6 +49,7 @@ struct heft__member {
     heft__wire_error_t refusal;
     heft__order_t order; /* the latest */
     bool has_order;      /* not handed out yet */
+    int64_t handed_out;  /* sequence of the last order that was, since registration */
     bool interrupt;
 };
 

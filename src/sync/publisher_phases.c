@@ -406,7 +406,6 @@ void heft__publisher_obey(heft_publisher_t *pub, const heft__order_t *order)
     if (heft__member_judge(pub->member, order) != HEFT__GATE_DO) {
         return;
     }
-    heft__member_take_up(pub->member, order);
     switch (order->target) {
     case HEFT__PHASE_PREFLIGHT:
         do_preflight(pub, order);

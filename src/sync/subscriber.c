@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-/* ---- contact with the region while a transfer is on ---- */
+/* ---- contact with the window while a transfer is on ---- */
 
 /* Called by the member's thread, with the member's lock held. */
 static void refresh(void *arg, heft__report_t *report)
@@ -21,8 +21,8 @@ static void refresh(void *arg, heft__report_t *report)
         report->result != HEFT__RESULT_WORKING) {
         return;
     }
-    heft__region_state_t state;
-    heft__region_query(sub->region, &state);
+    heft__window_state_t state;
+    heft__window_query(sub->window, &state);
     if (state.n_lost > 0 || state.n_failed > 0) {
         heft_error_t err = HEFT_ERROR_INIT;
         if (state.n_lost > 0) {
@@ -42,7 +42,7 @@ static void refresh(void *arg, heft__report_t *report)
     }
 }
 
-static void on_region_change(void *arg)
+static void on_window_change(void *arg)
 {
     heft_subscriber_t *sub = arg;
     if (sub->member != NULL) {
@@ -117,15 +117,15 @@ static heft_status_t create_member(heft_subscriber_t *sub, const heft_subscriber
     return heft__member_create(&config, &sub->member, err);
 }
 
-static heft_status_t create_region(heft_subscriber_t *sub, heft__transport_t *transport,
+static heft_status_t create_window(heft_subscriber_t *sub, heft__transport_t *transport,
                                    heft_error_t *err)
 {
-    heft__region_params_t params = { .bytes = sub->layout.bytes,
+    heft__window_params_t params = { .bytes = sub->layout.bytes,
                                      .memory = HEFT__MEMORY_HOST,
-                                     .on_change = on_region_change,
+                                     .on_change = on_window_change,
                                      .on_change_arg = sub };
     heft__member_get_incarnation_bytes(sub->member, params.incarnation);
-    return heft__region_create(transport, &params, &sub->region, err);
+    return heft__window_create(transport, &params, &sub->window, err);
 }
 
 static heft_status_t set_manifest(heft_subscriber_t *sub, heft_error_t *err)
@@ -170,7 +170,7 @@ heft_status_t heft__subscriber_export(heft_subscriber_t *sub, heft_error_t *err)
 {
     heft__text_t text;
     heft__text_init(&text);
-    heft__region_encode(sub->region, &text);
+    heft__window_encode(sub->window, &text);
     heft_status_t status =
         text.failed ? heft__error_nomem(err, text.len)
                     : heft__member_set_object(sub->member, HEFT__OBJECT_ENDPOINT, text.data, err);
@@ -195,7 +195,7 @@ static heft_status_t build(heft_subscriber_t *sub, heft__transport_t *transport,
         status = set_contract(sub, err);
     }
     if (status == HEFT_OK) {
-        status = create_region(sub, transport, err);
+        status = create_window(sub, transport, err);
     }
     if (status == HEFT_OK) {
         status = heft__subscriber_export(sub, err);
@@ -261,8 +261,8 @@ void heft_subscriber_destroy(heft_subscriber_t *sub)
     if (sub == NULL) {
         return;
     }
-    heft__member_stop(sub->member);    /* refresh looks at the region */
-    heft__region_destroy(sub->region); /* on_change wakes the member */
+    heft__member_stop(sub->member);    /* refresh looks at the window */
+    heft__window_destroy(sub->window); /* on_change wakes the member */
     heft__member_destroy(sub->member);
     heft_plan_destroy(sub->plan);
     heft__staging_fini(&sub->layout);

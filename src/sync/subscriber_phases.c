@@ -173,15 +173,15 @@ static heft_status_t plan_rank(heft_subscriber_t *sub, const heft__order_t *orde
     return status;
 }
 
-/* A fence that found no memory left the region without any: try again before a round needs it. */
+/* A fence that found no memory left the window without any: try again before a round needs it. */
 static heft_status_t check_staging(heft_subscriber_t *sub, heft_error_t *err)
 {
-    if (sub->region->ptr != NULL) {
+    if (sub->window->ptr != NULL) {
         return HEFT_OK;
     }
     bool replaced = false;
     heft_status_t status =
-        heft__region_fence(sub->region, heft__clock_mono_ns() + quiet_ns, &replaced, err);
+        heft__window_fence(sub->window, heft__clock_mono_ns() + quiet_ns, &replaced, err);
     return status == HEFT_OK && replaced ? heft__subscriber_export(sub, err) : status;
 }
 
@@ -213,13 +213,13 @@ static void do_preflight(heft_subscriber_t *sub, const heft__order_t *order)
 static void do_stage(heft_subscriber_t *sub, const heft__order_t *order)
 {
     heft_error_t err = HEFT_ERROR_INIT;
-    heft__region_state_t state;
-    heft__region_query(sub->region, &state);
+    heft__window_state_t state;
+    heft__window_query(sub->window, &state);
     if (sub->plan == NULL || strcmp(order->plan, heft_plan_get_rank_digest(sub->plan, 0)) != 0) {
         (void)heft__error_set(&err, HEFT_ERR_STATE, "plan digest %.16s ordered, %.16s here",
                               order->plan,
                               sub->plan != NULL ? heft_plan_get_rank_digest(sub->plan, 0) : "none");
-    } else if (sub->region->ptr == NULL || state.n_writing > 0) {
+    } else if (sub->window->ptr == NULL || state.n_writing > 0) {
         (void)heft__error_set(&err, HEFT_ERR_STATE, "staging is not ready: %u earlier writers",
                               state.n_writing);
     }
@@ -227,7 +227,7 @@ static void do_stage(heft_subscriber_t *sub, const heft__order_t *order)
         heft__member_conclude(sub->member, HEFT__RESULT_FAILED, HEFT__STATE_IDLE, &err, NULL);
         return;
     }
-    heft__region_arm(sub->region, (heft__token_t){ .epoch = (uint64_t)order->round.epoch,
+    heft__window_arm(sub->window, (heft__token_t){ .epoch = (uint64_t)order->round.epoch,
                                                    .seq = (uint64_t)order->round.seq });
     heft__report_t *report = heft__member_lock(sub->member);
     sub->is_armed = true;
@@ -284,7 +284,7 @@ static uint32_t compare_staged(heft_subscriber_t *sub)
 {
     const heft__staging_t *layout = &sub->layout;
     for (uint32_t i = 0; i < layout->n_params; i++) {
-        sub->staged[i] = sub->region->ptr + layout->offsets[i];
+        sub->staged[i] = sub->window->ptr + layout->offsets[i];
     }
     heft__digest_all(sub->staged, sub->moved, layout->n_params, sub->n_threads, sub->arrived);
     uint32_t i = 0;
@@ -398,7 +398,7 @@ static void do_flip(heft_subscriber_t *sub, const heft__order_t *order)
     int64_t start = heft__clock_mono_ns();
     heft__staging_t moved = sub->layout;
     moved.sizes = sub->moved;
-    heft__staging_copy_out(&moved, sub->region->ptr, sub->params, sub->n_threads);
+    heft__staging_copy_out(&moved, sub->window->ptr, sub->params, sub->n_threads);
     publish_version(sub, order);
     heft__report_t *report = heft__member_lock(sub->member);
     report->counters.flip_ns = heft__clock_mono_ns() - start;
@@ -457,7 +457,7 @@ static heft_status_t fence(heft_subscriber_t *sub, const heft__order_t *order, h
     bool replaced = false;
     disarm(sub);
     heft_status_t status =
-        heft__region_fence(sub->region, deadline_of(order, quiet_ns), &replaced, err);
+        heft__window_fence(sub->window, deadline_of(order, quiet_ns), &replaced, err);
     if (status == HEFT_ERR_NOSPACE) {
         heft__log(HEFT__LOG_WARN, "subscriber", "%s: no memory for new staging",
                   heft__member_get_id(sub->member));
@@ -564,7 +564,6 @@ static void carry_out(heft_subscriber_t *sub, const heft__order_t *order)
 void heft__subscriber_obey(heft_subscriber_t *sub, const heft__order_t *order)
 {
     if (heft__member_judge(sub->member, order) == HEFT__GATE_DO) {
-        heft__member_take_up(sub->member, order);
         carry_out(sub, order);
     }
 }

@@ -22,7 +22,7 @@ struct heft_subscriber {
     void **addresses; /* params as they were at create */
     heft__staging_t layout;
     heft__member_t *member;
-    heft__region_t *region;
+    heft__window_t *window;
 
     /* The caller's thread alone. */
     heft_plan_t *plan; /* of this rank, for the sources in plan_key */
@@ -54,7 +54,7 @@ HEFT_MUST_CHECK heft_status_t heft__subscriber_create_over(
 
 /* Carry out one order; every outcome goes into the report. */
 void heft__subscriber_obey(heft_subscriber_t *sub, const heft__order_t *order);
-/* The endpoint of the region, as it is now, becomes an object to be bound. */
+/* The endpoint of the window, as it is now, becomes an object to be bound. */
 HEFT_MUST_CHECK heft_status_t heft__subscriber_export(heft_subscriber_t *sub, heft_error_t *err);
 /* Set whether the engine may serve, for everyone who asks. */
 void heft__subscriber_set_serving(heft_subscriber_t *sub, bool is_serving);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loop transport: regions in this process, found by number, and puts that can be made to fail.
- * A fence raises the region's generation; a put that was held back before it is refused when it is
- * let go. Remotes hold a reference to a region's number only, so a region may go at any time.
+ * The loop transport: windows in this process, found by number, and puts that can be made to fail.
+ * A fence raises the window's generation; a put that was held back before it is refused when it is
+ * let go. Remotes hold a reference to a window's number only, so a window may go at any time.
  */
 #include "transport/transport.h"
 
@@ -14,10 +14,10 @@
 
 typedef struct loop_remote loop_remote_t;
 
-typedef struct loop_region {
-    heft__region_t base;
+typedef struct loop_window {
+    heft__window_t base;
     heft__loop_t *loop;
-    struct loop_region *next;
+    struct loop_window *next;
     uint64_t id;
     uint64_t generation;
     uint8_t incarnation[HEFT__INCARNATION_BYTES];
@@ -26,8 +26,8 @@ typedef struct loop_region {
     bool is_armed;
     bool is_dead; /* HEFT__LOOP_DIE */
     heft__token_t token;
-    heft__region_state_t state;
-} loop_region_t;
+    heft__window_state_t state;
+} loop_window_t;
 
 /* A put that waits for heft__loop_release. */
 typedef struct held_put {
@@ -45,7 +45,7 @@ struct heft__loop {
     pthread_cond_t changed;
     bool direct;
     uint64_t last_id;
-    loop_region_t *regions;
+    loop_window_t *windows;
     held_put_t *held;
     heft__loop_fault_t fault;
     int64_t fault_after;
@@ -61,13 +61,13 @@ struct loop_remote {
     uint32_t n_held;
 };
 
-static loop_region_t *find_locked(const heft__loop_t *loop, uint64_t id)
+static loop_window_t *find_locked(const heft__loop_t *loop, uint64_t id)
 {
-    loop_region_t *region = loop->regions;
-    while (region != NULL && region->id != id) {
-        region = region->next;
+    loop_window_t *window = loop->windows;
+    while (window != NULL && window->id != id) {
+        window = window->next;
     }
-    return region;
+    return window;
 }
 
 /* Called without the lock, by a sender's thread; the receiver outlives its rounds. */
@@ -78,15 +78,15 @@ static void call_on_change(void (*on_change)(void *arg), void *arg)
     }
 }
 
-static loop_region_t *alive_locked(const loop_remote_t *remote)
+static loop_window_t *alive_locked(const loop_remote_t *remote)
 {
-    loop_region_t *region = find_locked(remote->loop, remote->id);
-    return region != NULL && !region->is_dead ? region : NULL;
+    loop_window_t *window = find_locked(remote->loop, remote->id);
+    return window != NULL && !window->is_dead ? window : NULL;
 }
 
 static heft_status_t lost(const loop_remote_t *remote, heft_error_t *err)
 {
-    return heft__error_set(err, HEFT_ERR_PEER, "loop: region %llu, the receiver, is gone",
+    return heft__error_set(err, HEFT_ERR_PEER, "loop: window %llu, the receiver, is gone",
                            (unsigned long long)remote->id);
 }
 
@@ -94,21 +94,21 @@ static heft_status_t lost(const loop_remote_t *remote, heft_error_t *err)
 
 static const heft__transport_ops_t loop_ops;
 
-static heft_status_t region_create(heft__transport_t *transport,
-                                   const heft__region_params_t *params, heft__region_t **region_out,
+static heft_status_t window_create(heft__transport_t *transport,
+                                   const heft__window_params_t *params, heft__window_t **window_out,
                                    heft_error_t *err)
 {
     heft__loop_t *loop = (heft__loop_t *)transport;
-    loop_region_t *region = heft__calloc(1, sizeof *region);
-    if (region == NULL) {
-        return heft__error_nomem(err, sizeof *region);
+    loop_window_t *window = heft__calloc(1, sizeof *window);
+    if (window == NULL) {
+        return heft__error_nomem(err, sizeof *window);
     }
     uint8_t *ptr = heft__calloc(1, (size_t)params->bytes + 64);
     if (ptr == NULL) {
-        heft__free(region);
+        heft__free(window);
         return heft__error_nomem(err, (size_t)params->bytes);
     }
-    *region = (loop_region_t){ .base = { .ops = &loop_ops,
+    *window = (loop_window_t){ .base = { .ops = &loop_ops,
                                          .ptr = ptr,
                                          .bytes = params->bytes,
                                          .page_bytes = 4096,
@@ -116,59 +116,59 @@ static heft_status_t region_create(heft__transport_t *transport,
                                .loop = loop,
                                .on_change = params->on_change,
                                .on_change_arg = params->on_change_arg };
-    memcpy(region->incarnation, params->incarnation, sizeof region->incarnation);
+    memcpy(window->incarnation, params->incarnation, sizeof window->incarnation);
     (void)pthread_mutex_lock(&loop->lock);
-    region->id = ++loop->last_id;
-    region->next = loop->regions;
-    loop->regions = region;
+    window->id = ++loop->last_id;
+    window->next = loop->windows;
+    loop->windows = window;
     (void)pthread_mutex_unlock(&loop->lock);
-    *region_out = &region->base;
+    *window_out = &window->base;
     return HEFT_OK;
 }
 
-static void region_destroy(heft__region_t *base)
+static void window_destroy(heft__window_t *base)
 {
-    loop_region_t *region = (loop_region_t *)base;
-    heft__loop_t *loop = region->loop;
+    loop_window_t *window = (loop_window_t *)base;
+    heft__loop_t *loop = window->loop;
     (void)pthread_mutex_lock(&loop->lock);
-    loop_region_t **link = &loop->regions;
-    while (*link != region) {
+    loop_window_t **link = &loop->windows;
+    while (*link != window) {
         link = &(*link)->next;
     }
-    *link = region->next;
+    *link = window->next;
     (void)pthread_cond_broadcast(&loop->changed);
     (void)pthread_mutex_unlock(&loop->lock);
-    heft__free(region->base.ptr);
-    heft__free(region);
+    heft__free(window->base.ptr);
+    heft__free(window);
 }
 
-static void region_encode(const heft__region_t *base, heft__text_t *text)
+static void window_encode(const heft__window_t *base, heft__text_t *text)
 {
-    const loop_region_t *region = (const loop_region_t *)base;
+    const loop_window_t *window = (const loop_window_t *)base;
     char incarnation[2 * HEFT__INCARNATION_BYTES + 1];
-    heft__hex(region->incarnation, HEFT__INCARNATION_BYTES, incarnation);
+    heft__hex(window->incarnation, HEFT__INCARNATION_BYTES, incarnation);
     heft__text_printf(text,
                       "{\"transport\":\"loop\",\"id\":%llu,\"bytes\":%lld,\"incarnation\":\"%s\"}",
-                      (unsigned long long)region->id, (long long)base->bytes, incarnation);
+                      (unsigned long long)window->id, (long long)base->bytes, incarnation);
 }
 
-static void region_arm(heft__region_t *base, heft__token_t token)
+static void window_arm(heft__window_t *base, heft__token_t token)
 {
-    loop_region_t *region = (loop_region_t *)base;
-    (void)pthread_mutex_lock(&region->loop->lock);
-    uint32_t n_attached = region->state.n_attached;
-    region->is_armed = true;
-    region->token = token;
-    region->state = (heft__region_state_t){ .n_attached = n_attached };
-    (void)pthread_mutex_unlock(&region->loop->lock);
+    loop_window_t *window = (loop_window_t *)base;
+    (void)pthread_mutex_lock(&window->loop->lock);
+    uint32_t n_attached = window->state.n_attached;
+    window->is_armed = true;
+    window->token = token;
+    window->state = (heft__window_state_t){ .n_attached = n_attached };
+    (void)pthread_mutex_unlock(&window->loop->lock);
 }
 
-static void region_query(heft__region_t *base, heft__region_state_t *state_out)
+static void window_query(heft__window_t *base, heft__window_state_t *state_out)
 {
-    loop_region_t *region = (loop_region_t *)base;
-    (void)pthread_mutex_lock(&region->loop->lock);
-    *state_out = region->state;
-    (void)pthread_mutex_unlock(&region->loop->lock);
+    loop_window_t *window = (loop_window_t *)base;
+    (void)pthread_mutex_lock(&window->loop->lock);
+    *state_out = window->state;
+    (void)pthread_mutex_unlock(&window->loop->lock);
 }
 
 static bool wait_changed_locked(heft__loop_t *loop, int64_t deadline_mono_ns)
@@ -181,21 +181,21 @@ static bool wait_changed_locked(heft__loop_t *loop, int64_t deadline_mono_ns)
 /* Held puts need no fresh memory: the generation shuts them out. A direct writer that has not ended
  * does, as in shm; but here all is one process, so the fresh memory replaces the old one only once
  * the writer has ended, and until then the fence fails. */
-static heft_status_t region_fence(heft__region_t *base, int64_t deadline_mono_ns,
+static heft_status_t window_fence(heft__window_t *base, int64_t deadline_mono_ns,
                                   bool *replaced_out, heft_error_t *err)
 {
-    loop_region_t *region = (loop_region_t *)base;
-    heft__loop_t *loop = region->loop;
+    loop_window_t *window = (loop_window_t *)base;
+    heft__loop_t *loop = window->loop;
     heft_status_t status = HEFT_OK;
     (void)pthread_mutex_lock(&loop->lock);
-    region->is_armed = false;
-    region->generation++;
-    while (loop->direct && region->state.n_writing > 0 &&
+    window->is_armed = false;
+    window->generation++;
+    while (loop->direct && window->state.n_writing > 0 &&
            wait_changed_locked(loop, deadline_mono_ns)) {
     }
-    if (loop->direct && region->state.n_writing > 0) {
+    if (loop->direct && window->state.n_writing > 0) {
         status = heft__error_set(err, HEFT_ERR_TIMEOUT, "loop: %u senders have not stopped",
-                                 region->state.n_writing);
+                                 window->state.n_writing);
     }
     (void)pthread_mutex_unlock(&loop->lock);
     if (status == HEFT_OK) {
@@ -230,20 +230,20 @@ static heft_status_t decode_endpoint(const char *text, uint64_t *id_out,
     return HEFT_OK;
 }
 
-static heft_status_t check_region(const loop_remote_t *remote, const loop_region_t *region,
+static heft_status_t check_window(const loop_remote_t *remote, const loop_window_t *window,
                                   const uint8_t incarnation[HEFT__INCARNATION_BYTES], int64_t bytes,
                                   heft_error_t *err)
 {
-    if (region == NULL) {
+    if (window == NULL) {
         return lost(remote, err);
     }
-    if (memcmp(region->incarnation, incarnation, HEFT__INCARNATION_BYTES) != 0) {
-        return heft__error_set(err, HEFT_ERR_STALE, "loop: another incarnation of region %llu",
+    if (memcmp(window->incarnation, incarnation, HEFT__INCARNATION_BYTES) != 0) {
+        return heft__error_set(err, HEFT_ERR_STALE, "loop: another incarnation of window %llu",
                                (unsigned long long)remote->id);
     }
-    if (region->base.bytes < bytes) {
+    if (window->base.bytes < bytes) {
         return heft__error_set(err, HEFT_ERR_SHAPE, "loop: %lld bytes of staging, %lld needed",
-                               (long long)region->base.bytes, (long long)bytes);
+                               (long long)window->base.bytes, (long long)bytes);
     }
     return HEFT_OK;
 }
@@ -262,14 +262,14 @@ static heft_status_t attach(heft__transport_t *transport, const char *endpoint,
     heft_status_t status = decode_endpoint(endpoint, &remote->id, incarnation, err);
     if (status == HEFT_OK) {
         (void)pthread_mutex_lock(&loop->lock);
-        loop_region_t *region = alive_locked(remote);
-        status = check_region(remote, region, incarnation, params->bytes, err);
+        loop_window_t *window = alive_locked(remote);
+        status = check_window(remote, window, incarnation, params->bytes, err);
         if (status == HEFT_OK) {
-            region->state.n_attached++;
+            window->state.n_attached++;
             remote->base = (heft__remote_t){ .ops = &loop_ops,
-                                             .ptr = loop->direct ? region->base.ptr : NULL,
-                                             .bytes = region->base.bytes,
-                                             .memory = region->base.memory };
+                                             .ptr = loop->direct ? window->base.ptr : NULL,
+                                             .bytes = window->base.bytes,
+                                             .memory = window->base.memory };
         }
         (void)pthread_mutex_unlock(&loop->lock);
     }
@@ -285,14 +285,14 @@ static void close_remote(heft__remote_t *base)
 {
     loop_remote_t *remote = (loop_remote_t *)base;
     (void)pthread_mutex_lock(&remote->loop->lock);
-    loop_region_t *region = find_locked(remote->loop, remote->id);
-    void (*on_change)(void *) = region != NULL ? region->on_change : NULL;
-    void *on_change_arg = region != NULL ? region->on_change_arg : NULL;
-    if (region != NULL) {
-        region->state.n_attached--;
+    loop_window_t *window = find_locked(remote->loop, remote->id);
+    void (*on_change)(void *) = window != NULL ? window->on_change : NULL;
+    void *on_change_arg = window != NULL ? window->on_change_arg : NULL;
+    if (window != NULL) {
+        window->state.n_attached--;
         if (remote->is_writing) {
-            region->state.n_writing--;
-            region->state.n_lost++;
+            window->state.n_writing--;
+            window->state.n_lost++;
             (void)pthread_cond_broadcast(&remote->loop->changed);
         }
     }
@@ -308,18 +308,18 @@ static heft_status_t begin(heft__remote_t *base, heft__token_t token, int64_t de
     loop_remote_t *remote = (loop_remote_t *)base;
     heft_status_t status = HEFT_OK;
     (void)pthread_mutex_lock(&remote->loop->lock);
-    loop_region_t *region = alive_locked(remote);
-    if (region == NULL) {
+    loop_window_t *window = alive_locked(remote);
+    if (window == NULL) {
         status = lost(remote, err);
-    } else if (!region->is_armed || region->token.epoch != token.epoch ||
-               region->token.seq != token.seq) {
+    } else if (!window->is_armed || window->token.epoch != token.epoch ||
+               window->token.seq != token.seq) {
         status = heft__error_set(err, HEFT_ERR_STALE,
                                  "loop: the receiver is not armed for round %llu.%llu",
                                  (unsigned long long)token.epoch, (unsigned long long)token.seq);
     } else {
-        region->state.n_writing++;
+        window->state.n_writing++;
         remote->is_writing = true;
-        remote->generation = region->generation;
+        remote->generation = window->generation;
         remote->n_held = 0;
     }
     (void)pthread_mutex_unlock(&remote->loop->lock);
@@ -331,10 +331,10 @@ static heft_status_t check(heft__remote_t *base, heft_error_t *err)
     loop_remote_t *remote = (loop_remote_t *)base;
     heft_status_t status = HEFT_OK;
     (void)pthread_mutex_lock(&remote->loop->lock);
-    const loop_region_t *region = alive_locked(remote);
-    if (region == NULL) {
+    const loop_window_t *window = alive_locked(remote);
+    if (window == NULL) {
         status = lost(remote, err);
-    } else if (remote->is_writing && region->generation != remote->generation) {
+    } else if (remote->is_writing && window->generation != remote->generation) {
         status = heft__error_set(err, HEFT_ERR_CANCELED, "loop: the receiver ended the round");
     }
     (void)pthread_mutex_unlock(&remote->loop->lock);
@@ -348,15 +348,15 @@ static heft_status_t end(heft__remote_t *base, heft__token_t token, bool complet
     loop_remote_t *remote = (loop_remote_t *)base;
     heft_status_t status = HEFT_OK;
     (void)pthread_mutex_lock(&remote->loop->lock);
-    loop_region_t *region = find_locked(remote->loop, remote->id);
-    void (*on_change)(void *) = region != NULL ? region->on_change : NULL;
-    void *on_change_arg = region != NULL ? region->on_change_arg : NULL;
-    if (region == NULL) {
+    loop_window_t *window = find_locked(remote->loop, remote->id);
+    void (*on_change)(void *) = window != NULL ? window->on_change : NULL;
+    void *on_change_arg = window != NULL ? window->on_change_arg : NULL;
+    if (window == NULL) {
         status = lost(remote, err);
     } else if (remote->is_writing) {
-        region->state.n_writing--;
-        region->state.n_done += completed;
-        region->state.n_failed += !completed;
+        window->state.n_writing--;
+        window->state.n_done += completed;
+        window->state.n_failed += !completed;
         (void)pthread_cond_broadcast(&remote->loop->changed);
     }
     remote->is_writing = false;
@@ -394,10 +394,10 @@ static heft_status_t hold_locked(loop_remote_t *remote, int64_t offset, const vo
     return HEFT_OK;
 }
 
-static heft_status_t put_locked(loop_remote_t *remote, loop_region_t *region, int64_t offset,
+static heft_status_t put_locked(loop_remote_t *remote, loop_window_t *window, int64_t offset,
                                 const void *data, int64_t bytes, heft_error_t *err)
 {
-    uint8_t *dst = region->base.ptr + offset;
+    uint8_t *dst = window->base.ptr + offset;
     heft__loop_fault_t fault = take_fault_locked(remote->loop);
     switch (fault) {
     case HEFT__LOOP_FAIL:
@@ -408,7 +408,7 @@ static heft_status_t put_locked(loop_remote_t *remote, loop_region_t *region, in
     case HEFT__LOOP_HOLD:
         return hold_locked(remote, offset, data, bytes, err);
     case HEFT__LOOP_DIE:
-        region->is_dead = true;
+        window->is_dead = true;
         return lost(remote, err);
     case HEFT__LOOP_CORRUPT:
     case HEFT__LOOP_NONE:
@@ -427,15 +427,15 @@ static heft_status_t put(heft__remote_t *base, int64_t offset, const void *data,
     loop_remote_t *remote = (loop_remote_t *)base;
     heft_status_t status;
     (void)pthread_mutex_lock(&remote->loop->lock);
-    loop_region_t *region = alive_locked(remote);
-    if (region == NULL) {
+    loop_window_t *window = alive_locked(remote);
+    if (window == NULL) {
         status = lost(remote, err);
-    } else if (!remote->is_writing || region->generation != remote->generation) {
+    } else if (!remote->is_writing || window->generation != remote->generation) {
         status =
             heft__error_set(err, HEFT_ERR_STALE, "loop: put of %lld bytes at %lld outside a round",
                             (long long)bytes, (long long)offset);
     } else {
-        status = put_locked(remote, region, offset, data, bytes, err);
+        status = put_locked(remote, window, offset, data, bytes, err);
     }
     (void)pthread_mutex_unlock(&remote->loop->lock);
     return status;
@@ -469,12 +469,12 @@ static heft_status_t flush(heft__remote_t *base, int64_t deadline_mono_ns, heft_
 static const heft__transport_ops_t loop_ops = {
     .size = sizeof(heft__transport_ops_t),
     .name = "loop",
-    .region_create = region_create,
-    .region_destroy = region_destroy,
-    .region_encode = region_encode,
-    .region_arm = region_arm,
-    .region_query = region_query,
-    .region_fence = region_fence,
+    .window_create = window_create,
+    .window_destroy = window_destroy,
+    .window_encode = window_encode,
+    .window_arm = window_arm,
+    .window_query = window_query,
+    .window_fence = window_fence,
     .attach = attach,
     .close = close_remote,
     .begin = begin,
@@ -509,9 +509,9 @@ static void drop_held_locked(heft__loop_t *loop, uint32_t *n_landed, uint32_t *n
     while (loop->held != NULL) {
         held_put_t *held = loop->held;
         loop->held = held->next;
-        const loop_region_t *region = find_locked(loop, held->id);
-        if (region != NULL && region->generation == held->generation && !region->is_dead) {
-            memcpy(region->base.ptr + held->offset, held->data, (size_t)held->bytes);
+        const loop_window_t *window = find_locked(loop, held->id);
+        if (window != NULL && window->generation == held->generation && !window->is_dead) {
+            memcpy(window->base.ptr + held->offset, held->data, (size_t)held->bytes);
             ++*n_landed;
         } else {
             ++*n_refused;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sender's half of shm: the operations that shm_region.c puts into the table. */
+/* The sender's half of shm: the operations that shm_window.c puts into the table. */
 #ifndef HEFT_TRANSPORT_SHM_REMOTE_H
 #define HEFT_TRANSPORT_SHM_REMOTE_H
 

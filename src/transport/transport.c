@@ -19,14 +19,14 @@ static heft_status_t unsupported(const heft__transport_ops_t *ops, const char *w
     return heft__error_set(err, HEFT_ERR_UNSUPPORTED, "transport %s cannot %s", ops->name, what);
 }
 
-heft_status_t heft__region_create(heft__transport_t *transport, const heft__region_params_t *params,
-                                  heft__region_t **region_out, heft_error_t *err)
+heft_status_t heft__window_create(heft__transport_t *transport, const heft__window_params_t *params,
+                                  heft__window_t **window_out, heft_error_t *err)
 {
-    if (!HAS_OP(transport->ops, region_create)) {
+    if (!HAS_OP(transport->ops, window_create)) {
         return unsupported(transport->ops, "export memory", err);
     }
     if (params->bytes < 0) {
-        return heft__error_set(err, HEFT_ERR_ARGUMENT, "region of %lld bytes",
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "window of %lld bytes",
                                (long long)params->bytes);
     }
     if (params->memory != HEFT__MEMORY_HOST) {
@@ -34,35 +34,35 @@ heft_status_t heft__region_create(heft__transport_t *transport, const heft__regi
                                "transport %s: memory kind %d, only host memory (%d) is supported",
                                transport->ops->name, (int)params->memory, (int)HEFT__MEMORY_HOST);
     }
-    return transport->ops->region_create(transport, params, region_out, err);
+    return transport->ops->window_create(transport, params, window_out, err);
 }
 
-void heft__region_destroy(heft__region_t *region)
+void heft__window_destroy(heft__window_t *window)
 {
-    if (region != NULL) {
-        region->ops->region_destroy(region);
+    if (window != NULL) {
+        window->ops->window_destroy(window);
     }
 }
 
-void heft__region_encode(const heft__region_t *region, heft__text_t *text)
+void heft__window_encode(const heft__window_t *window, heft__text_t *text)
 {
-    region->ops->region_encode(region, text);
+    window->ops->window_encode(window, text);
 }
 
-void heft__region_arm(heft__region_t *region, heft__token_t token)
+void heft__window_arm(heft__window_t *window, heft__token_t token)
 {
-    region->ops->region_arm(region, token);
+    window->ops->window_arm(window, token);
 }
 
-void heft__region_query(heft__region_t *region, heft__region_state_t *state_out)
+void heft__window_query(heft__window_t *window, heft__window_state_t *state_out)
 {
-    region->ops->region_query(region, state_out);
+    window->ops->window_query(window, state_out);
 }
 
-heft_status_t heft__region_fence(heft__region_t *region, int64_t deadline_mono_ns,
+heft_status_t heft__window_fence(heft__window_t *window, int64_t deadline_mono_ns,
                                  bool *replaced_out, heft_error_t *err)
 {
-    return region->ops->region_fence(region, deadline_mono_ns, replaced_out, err);
+    return window->ops->window_fence(window, deadline_mono_ns, replaced_out, err);
 }
 
 heft_status_t heft__endpoint_get_transport(const char *endpoint, char *name_out, size_t name_bytes,
@@ -124,7 +124,7 @@ heft_status_t heft__remote_put(heft__remote_t *remote, int64_t offset, const voi
     int64_t end;
     if (offset < 0 || bytes < 0 || !heft__add(offset, bytes, &end) || end > remote->bytes) {
         return heft__error_set(err, HEFT_ERR_ARGUMENT,
-                               "put of %lld bytes at %lld is outside a region of %lld bytes",
+                               "put of %lld bytes at %lld is outside a window of %lld bytes",
                                (long long)bytes, (long long)offset, (long long)remote->bytes);
     }
     return remote->ops->put(remote, offset, data, bytes, err);

@@ -2,14 +2,14 @@
 /*
  * Transport: how bytes get into a peer's staging memory.
  *
- * A receiver creates a *region* and publishes its endpoint (JSON text). A sender attaches to the
+ * A receiver creates a *window* and publishes its endpoint (JSON text). A sender attaches to the
  * endpoint and gets a *remote*: a handle it keeps from round to round. For every round the receiver
- * arms the region with the round's token, the sender begins with the same token, writes (through
- * remote->ptr where there is one, else with put and flush) and ends. A region that is not armed for
+ * arms the window with the round's token, the sender begins with the same token, writes (through
+ * remote->ptr where there is one, else with put and flush) and ends. A window that is not armed for
  * the token refuses to begin.
  *
- * The fence: after heft__region_fence returns HEFT_OK, nothing that any sender does for an earlier
- * round can change region->ptr. See docs/internals/transport.md for what proves it.
+ * The fence: after heft__window_fence returns HEFT_OK, nothing that any sender does for an earlier
+ * round can change window->ptr. See docs/internals/transport.md for what proves it.
  *
  * Deadlines are instants of heft__clock_mono_ns. No call waits beyond its deadline.
  */
@@ -31,7 +31,7 @@ typedef struct heft__token {
 } heft__token_t;
 
 typedef struct heft__transport heft__transport_t; /* locked */
-typedef struct heft__region heft__region_t;       /* locked, but one thread arms and fences */
+typedef struct heft__window heft__window_t;       /* locked, but one thread arms and fences */
 typedef struct heft__remote heft__remote_t;       /* confined */
 typedef struct heft__transport_ops heft__transport_ops_t;
 
@@ -40,7 +40,7 @@ struct heft__transport {
 };
 
 /* Each transport embeds these as its first member. */
-struct heft__region {
+struct heft__window {
     const heft__transport_ops_t *ops;
     uint8_t *ptr;       /* the memory; changes only inside a fence that replaces it */
     int64_t bytes;      /* usable bytes */
@@ -55,44 +55,44 @@ struct heft__remote {
     heft__memory_t memory;
 };
 
-typedef struct heft__region_params {
+typedef struct heft__window_params {
     int64_t bytes;
     heft__memory_t memory;
     uint8_t incarnation[HEFT__INCARNATION_BYTES]; /* of the receiver */
-    /* NULL, or called after a change of what heft__region_query tells: from any thread, without a
-     * lock held; it must not call into the region. */
+    /* NULL, or called after a change of what heft__window_query tells: from any thread, without a
+     * lock held; it must not call into the window. */
     void (*on_change)(void *arg);
     void *on_change_arg;
-} heft__region_params_t;
+} heft__window_params_t;
 
 typedef struct heft__attach_params {
     uint8_t incarnation[HEFT__INCARNATION_BYTES]; /* of the sender */
-    int64_t bytes;                                /* the region must have at least these */
+    int64_t bytes;                                /* the window must have at least these */
     int64_t deadline_mono_ns;
 } heft__attach_params_t;
 
-/* What a region knows of its senders; the counts of done and lost are those since it was armed. */
-typedef struct heft__region_state {
+/* What a window knows of its senders; the counts of done and lost are those since it was armed. */
+typedef struct heft__window_state {
     uint32_t n_attached;
     uint32_t n_writing; /* began and did not end yet */
     uint32_t n_done;    /* ended, everything written */
     uint32_t n_failed;  /* ended, stopped before everything was written */
     uint32_t n_lost;    /* died between begin and end */
     int32_t lost_pid;   /* one of those, or 0 */
-} heft__region_state_t;
+} heft__window_state_t;
 
 /* Append new operations at the end; a table's `size` says which it has. NULL: not supported. */
 struct heft__transport_ops {
     size_t size;
     const char *name;
-    heft_status_t (*region_create)(heft__transport_t *transport,
-                                   const heft__region_params_t *params, heft__region_t **region_out,
+    heft_status_t (*window_create)(heft__transport_t *transport,
+                                   const heft__window_params_t *params, heft__window_t **window_out,
                                    heft_error_t *err);
-    void (*region_destroy)(heft__region_t *region);
-    void (*region_encode)(const heft__region_t *region, heft__text_t *text);
-    void (*region_arm)(heft__region_t *region, heft__token_t token);
-    void (*region_query)(heft__region_t *region, heft__region_state_t *state_out);
-    heft_status_t (*region_fence)(heft__region_t *region, int64_t deadline_mono_ns,
+    void (*window_destroy)(heft__window_t *window);
+    void (*window_encode)(const heft__window_t *window, heft__text_t *text);
+    void (*window_arm)(heft__window_t *window, heft__token_t token);
+    void (*window_query)(heft__window_t *window, heft__window_state_t *state_out);
+    heft_status_t (*window_fence)(heft__window_t *window, int64_t deadline_mono_ns,
                                   bool *replaced_out, heft_error_t *err);
     heft_status_t (*attach)(heft__transport_t *transport, const char *endpoint,
                             const heft__attach_params_t *params, heft__remote_t **remote_out,
@@ -116,22 +116,22 @@ heft__transport_t *heft__transport_get_shm(void);
 
 /* Memory is allocated, prefaulted and ready to be attached. HEFT_ERR_NOSPACE names the bytes needed
  * and available. */
-HEFT_MUST_CHECK heft_status_t heft__region_create(heft__transport_t *transport,
-                                                  const heft__region_params_t *params,
-                                                  heft__region_t **region_out, heft_error_t *err);
-void heft__region_destroy(heft__region_t *region);
+HEFT_MUST_CHECK heft_status_t heft__window_create(heft__transport_t *transport,
+                                                  const heft__window_params_t *params,
+                                                  heft__window_t **window_out, heft_error_t *err);
+void heft__window_destroy(heft__window_t *window);
 /* Append the endpoint, one JSON object. It changes when a fence replaced the memory. */
-void heft__region_encode(const heft__region_t *region, heft__text_t *text);
-/* From now on senders may begin with this token; counts restart. The region must be quiet. */
-void heft__region_arm(heft__region_t *region, heft__token_t token);
-void heft__region_query(heft__region_t *region, heft__region_state_t *state_out);
+void heft__window_encode(const heft__window_t *window, heft__text_t *text);
+/* From now on senders may begin with this token; counts restart. The window must be quiet. */
+void heft__window_arm(heft__window_t *window, heft__token_t token);
+void heft__window_query(heft__window_t *window, heft__window_state_t *state_out);
 /*
  * Disarm, ask writers to stop, wait for them until the deadline; where one is still not known to
  * have stopped, put fresh memory in place (*replaced_out) so that it writes to memory nobody reads.
- * HEFT_ERR_NOSPACE: no fresh memory; the region then has none (ptr NULL) and is still fenced; the
+ * HEFT_ERR_NOSPACE: no fresh memory; the window then has none (ptr NULL) and is still fenced; the
  * next fence tries again.
  */
-HEFT_MUST_CHECK heft_status_t heft__region_fence(heft__region_t *region, int64_t deadline_mono_ns,
+HEFT_MUST_CHECK heft_status_t heft__window_fence(heft__window_t *window, int64_t deadline_mono_ns,
                                                  bool *replaced_out, heft_error_t *err);
 
 /* ---- sender ---- */
@@ -146,7 +146,7 @@ HEFT_MUST_CHECK heft_status_t heft__remote_attach(heft__transport_t *transport,
                                                   const heft__attach_params_t *params,
                                                   heft__remote_t **remote_out, heft_error_t *err);
 void heft__remote_close(heft__remote_t *remote);
-/* May write from here on. HEFT_ERR_STALE: the region is not armed for this token. */
+/* May write from here on. HEFT_ERR_STALE: the window is not armed for this token. */
 HEFT_MUST_CHECK heft_status_t heft__remote_begin(heft__remote_t *remote, heft__token_t token,
                                                  int64_t deadline_mono_ns, heft_error_t *err);
 /* Does not wait. HEFT_ERR_PEER: the receiver died. HEFT_ERR_CANCELED: it asks to stop. */
@@ -154,7 +154,7 @@ HEFT_MUST_CHECK heft_status_t heft__remote_check(heft__remote_t *remote, heft_er
 /* The caller has stopped writing, on every thread; completed: everything was written. */
 HEFT_MUST_CHECK heft_status_t heft__remote_end(heft__remote_t *remote, heft__token_t token,
                                                bool completed, heft_error_t *err);
-/* Queue a copy; data are borrowed until return. HEFT_ERR_ARGUMENT: outside the region. */
+/* Queue a copy; data are borrowed until return. HEFT_ERR_ARGUMENT: outside the window. */
 HEFT_MUST_CHECK heft_status_t heft__remote_put(heft__remote_t *remote, int64_t offset,
                                                const void *data, int64_t bytes, heft_error_t *err);
 /* Every put so far is in the receiver's memory. */
@@ -176,7 +176,7 @@ typedef enum heft__loop_fault {
     HEFT__LOOP_DIE = 5      /* the receiver is dead from here on */
 } heft__loop_fault_t;
 
-/* Destroy after every region and remote. direct: senders get a pointer; faults need puts. */
+/* Destroy after every window and remote. direct: senders get a pointer; faults need puts. */
 HEFT_MUST_CHECK heft_status_t heft__loop_create(bool direct, heft__loop_t **loop_out,
                                                 heft_error_t *err);
 void heft__loop_destroy(heft__loop_t *loop);

@@ -4,7 +4,7 @@
 
 typedef struct pair {
     heft__loop_t *loop;
-    heft__region_t *region;
+    heft__window_t *window;
     heft__remote_t *remote;
 } pair_t;
 
@@ -16,22 +16,22 @@ static int64_t in_ms(int64_t ms)
     return heft__clock_mono_ns() + ms * 1000000;
 }
 
-static heft__region_params_t region_params(int64_t bytes)
+static heft__window_params_t window_params(int64_t bytes)
 {
-    return (heft__region_params_t){ .bytes = bytes, .memory = HEFT__MEMORY_HOST };
+    return (heft__window_params_t){ .bytes = bytes, .memory = HEFT__MEMORY_HOST };
 }
 
 static pair_t pair_create(bool direct)
 {
     heft_error_t err = HEFT_ERROR_INIT;
     pair_t p;
-    heft__region_params_t params = region_params(1000);
+    heft__window_params_t params = window_params(1000);
     EXPECT_STATUS(heft__loop_create(direct, &p.loop, &err), HEFT_OK);
     heft__transport_t *transport = heft__loop_get_transport(p.loop);
-    EXPECT_STATUS(heft__region_create(transport, &params, &p.region, &err), HEFT_OK);
+    EXPECT_STATUS(heft__window_create(transport, &params, &p.window, &err), HEFT_OK);
     heft__text_t text;
     heft__text_init(&text);
-    heft__region_encode(p.region, &text);
+    heft__window_encode(p.window, &text);
     heft__attach_params_t attach = { .bytes = 1000, .deadline_mono_ns = in_ms(1000) };
     EXPECT_STATUS(heft__remote_attach(transport, text.data, &attach, &p.remote, &err), HEFT_OK);
     heft__text_fini(&text);
@@ -41,14 +41,14 @@ static pair_t pair_create(bool direct)
 static void pair_destroy(pair_t *p)
 {
     heft__remote_close(p->remote);
-    heft__region_destroy(p->region);
+    heft__window_destroy(p->window);
     heft__loop_destroy(p->loop);
 }
 
 static void begin(pair_t *p, heft__token_t token)
 {
     heft_error_t err = HEFT_ERROR_INIT;
-    heft__region_arm(p->region, token);
+    heft__window_arm(p->window, token);
     EXPECT_STATUS(heft__remote_begin(p->remote, token, in_ms(1000), &err), HEFT_OK);
 }
 
@@ -59,28 +59,28 @@ static void puts_arrive_and_are_counted(void **state)
     pair_t p = pair_create(false);
     assert_null(p.remote->ptr);
     begin(&p, round_1);
-    heft__region_state_t st;
-    heft__region_query(p.region, &st);
+    heft__window_state_t st;
+    heft__window_query(p.window, &st);
     assert_int_equal(st.n_writing, 1);
     EXPECT_STATUS(heft__remote_put(p.remote, 990, "0123456789", 10, &err), HEFT_OK);
     EXPECT_STATUS(heft__remote_flush(p.remote, in_ms(1000), &err), HEFT_OK);
     EXPECT_STATUS(heft__remote_end(p.remote, round_1, true, &err), HEFT_OK);
-    assert_memory_equal(p.region->ptr + 990, "0123456789", 10);
-    heft__region_query(p.region, &st);
+    assert_memory_equal(p.window->ptr + 990, "0123456789", 10);
+    heft__window_query(p.window, &st);
     assert_int_equal(st.n_attached, 1);
     assert_int_equal(st.n_writing, 0);
     assert_int_equal(st.n_done, 1);
     pair_destroy(&p);
 }
 
-static void put_outside_the_region_is_refused(void **state)
+static void put_outside_the_window_is_refused(void **state)
 {
     (void)state;
     heft_error_t err = HEFT_ERROR_INIT;
     pair_t p = pair_create(false);
     begin(&p, round_1);
     EXPECT_STATUS(heft__remote_put(p.remote, 991, "0123456789", 10, &err), HEFT_ERR_ARGUMENT);
-    EXPECT_MESSAGE("10 bytes at 991 is outside a region of 1000 bytes");
+    EXPECT_MESSAGE("10 bytes at 991 is outside a window of 1000 bytes");
     EXPECT_STATUS(heft__remote_put(p.remote, INT64_MAX, "0", 10, &err), HEFT_ERR_ARGUMENT);
     EXPECT_STATUS(heft__remote_put(p.remote, -1, "0", 1, &err), HEFT_ERR_ARGUMENT);
     pair_destroy(&p);
@@ -92,7 +92,7 @@ static void a_round_that_is_not_armed_cannot_begin(void **state)
     heft_error_t err = HEFT_ERROR_INIT;
     pair_t p = pair_create(false);
     EXPECT_STATUS(heft__remote_begin(p.remote, round_1, in_ms(1000), &err), HEFT_ERR_STALE);
-    heft__region_arm(p.region, round_1);
+    heft__window_arm(p.window, round_1);
     EXPECT_STATUS(heft__remote_begin(p.remote, round_2, in_ms(1000), &err), HEFT_ERR_STALE);
     EXPECT_STATUS(heft__remote_put(p.remote, 0, "x", 1, &err), HEFT_ERR_STALE);
     pair_destroy(&p);
@@ -109,16 +109,16 @@ static void faults_hit_the_put_they_are_set_for(void **state)
     assert_false(heft__loop_was_reached(p.loop));
     EXPECT_STATUS(heft__remote_put(p.remote, 0, "bbbb", 4, &err), HEFT_ERR_IO);
     assert_true(heft__loop_was_reached(p.loop));
-    assert_memory_equal(p.region->ptr, "aaaa", 4);
+    assert_memory_equal(p.window->ptr, "aaaa", 4);
 
     heft__loop_set_fault(p.loop, HEFT__LOOP_DROP, 0);
     EXPECT_STATUS(heft__remote_put(p.remote, 0, "cccc", 4, &err), HEFT_OK);
-    assert_memory_equal(p.region->ptr, "aaaa", 4);
+    assert_memory_equal(p.window->ptr, "aaaa", 4);
 
     heft__loop_set_fault(p.loop, HEFT__LOOP_CORRUPT, 0);
     EXPECT_STATUS(heft__remote_put(p.remote, 0, "dddd", 4, &err), HEFT_OK);
-    assert_memory_not_equal(p.region->ptr, "dddd", 4);
-    assert_int_equal(p.region->ptr[0], 'd');
+    assert_memory_not_equal(p.window->ptr, "dddd", 4);
+    assert_int_equal(p.window->ptr[0], 'd');
 
     heft__loop_set_fault(p.loop, HEFT__LOOP_DIE, 0);
     EXPECT_STATUS(heft__remote_put(p.remote, 0, "eeee", 4, &err), HEFT_ERR_PEER);
@@ -139,7 +139,7 @@ static void late_put_cannot_land(void **state)
     EXPECT_STATUS(heft__remote_flush(p.remote, in_ms(20), &err), HEFT_ERR_TIMEOUT);
     EXPECT_MESSAGE("1 puts have not arrived");
     bool replaced;
-    EXPECT_STATUS(heft__region_fence(p.region, in_ms(1000), &replaced, &err), HEFT_OK);
+    EXPECT_STATUS(heft__window_fence(p.window, in_ms(1000), &replaced, &err), HEFT_OK);
     EXPECT_STATUS(heft__remote_check(p.remote, &err), HEFT_ERR_CANCELED);
     EXPECT_STATUS(heft__remote_put(p.remote, 0, "more", 4, &err), HEFT_ERR_STALE);
     EXPECT_STATUS(heft__remote_end(p.remote, round_1, false, &err), HEFT_OK);
@@ -148,7 +148,7 @@ static void late_put_cannot_land(void **state)
     heft__loop_release(p.loop, &n_landed, &n_refused);
     assert_int_equal(n_landed, 0);
     assert_int_equal(n_refused, 1);
-    assert_memory_equal(p.region->ptr, "next", 4);
+    assert_memory_equal(p.window->ptr, "next", 4);
     pair_destroy(&p);
 }
 
@@ -162,11 +162,11 @@ static void held_put_lands_when_released_in_time(void **state)
     begin(&p, round_1);
     heft__loop_set_fault(p.loop, HEFT__LOOP_HOLD, 0);
     EXPECT_STATUS(heft__remote_put(p.remote, 0, "late", 4, &err), HEFT_OK);
-    assert_memory_not_equal(p.region->ptr, "late", 4);
+    assert_memory_not_equal(p.window->ptr, "late", 4);
     heft__loop_release(p.loop, &n_landed, &n_refused);
     assert_int_equal(n_landed, 1);
     EXPECT_STATUS(heft__remote_flush(p.remote, in_ms(1000), &err), HEFT_OK);
-    assert_memory_equal(p.region->ptr, "late", 4);
+    assert_memory_equal(p.window->ptr, "late", 4);
     pair_destroy(&p);
 }
 
@@ -176,20 +176,20 @@ static void direct_writer_holds_up_the_fence(void **state)
     heft_error_t err = HEFT_ERROR_INIT;
     pair_t p = pair_create(true);
     bool replaced = true;
-    assert_ptr_equal(p.remote->ptr, p.region->ptr);
+    assert_ptr_equal(p.remote->ptr, p.window->ptr);
     begin(&p, round_1);
-    EXPECT_STATUS(heft__region_fence(p.region, in_ms(10), &replaced, &err), HEFT_ERR_TIMEOUT);
+    EXPECT_STATUS(heft__window_fence(p.window, in_ms(10), &replaced, &err), HEFT_ERR_TIMEOUT);
     EXPECT_MESSAGE("1 senders have not stopped");
     EXPECT_STATUS(heft__remote_end(p.remote, round_1, false, &err), HEFT_OK);
-    EXPECT_STATUS(heft__region_fence(p.region, in_ms(1000), &replaced, &err), HEFT_OK);
+    EXPECT_STATUS(heft__window_fence(p.window, in_ms(1000), &replaced, &err), HEFT_OK);
     assert_false(replaced);
-    heft__region_state_t st;
-    heft__region_query(p.region, &st);
+    heft__window_state_t st;
+    heft__window_query(p.window, &st);
     assert_int_equal(st.n_failed, 1);
     pair_destroy(&p);
 }
 
-static void gone_and_foreign_regions_are_told_apart(void **state)
+static void gone_and_foreign_windows_are_told_apart(void **state)
 {
     (void)state;
     heft_error_t err = HEFT_ERROR_INIT;
@@ -238,16 +238,16 @@ static void negative_and_foreign_memory_is_refused(void **state)
 {
     (void)state;
     heft_error_t err = HEFT_ERROR_INIT;
-    heft__region_t *region = NULL;
-    heft__region_params_t params = region_params(-1);
-    EXPECT_STATUS(heft__region_create(heft__transport_get_shm(), &params, &region, &err),
+    heft__window_t *window = NULL;
+    heft__window_params_t params = window_params(-1);
+    EXPECT_STATUS(heft__window_create(heft__transport_get_shm(), &params, &window, &err),
                   HEFT_ERR_ARGUMENT);
     params.bytes = 1;
     params.memory = (heft__memory_t)2;
-    EXPECT_STATUS(heft__region_create(heft__transport_get_shm(), &params, &region, &err),
+    EXPECT_STATUS(heft__window_create(heft__transport_get_shm(), &params, &window, &err),
                   HEFT_ERR_UNSUPPORTED);
     EXPECT_MESSAGE("memory kind 2");
-    assert_null(region);
+    assert_null(window);
 }
 
 /* A table of an older layout, or with holes: the calls say what is missing. */
@@ -259,9 +259,9 @@ static void missing_operations_are_refused_by_name(void **state)
                                         .name = "old" };
     heft__transport_t transport = { .ops = &ops };
     heft__remote_t remote = { .ops = &ops, .bytes = 10 };
-    heft__region_t *region = NULL;
-    heft__region_params_t params = region_params(1);
-    EXPECT_STATUS(heft__region_create(&transport, &params, &region, &err), HEFT_ERR_UNSUPPORTED);
+    heft__window_t *window = NULL;
+    heft__window_params_t params = window_params(1);
+    EXPECT_STATUS(heft__window_create(&transport, &params, &window, &err), HEFT_ERR_UNSUPPORTED);
     EXPECT_MESSAGE("transport old cannot export memory");
     EXPECT_STATUS(heft__remote_put(&remote, 0, "x", 1, &err), HEFT_ERR_UNSUPPORTED);
     EXPECT_STATUS(heft__remote_flush(&remote, 0, &err), HEFT_OK);
@@ -273,17 +273,17 @@ static void create_survives_failed_allocations(void **state)
     (void)state;
     heft_error_t err = HEFT_ERROR_INIT;
     int64_t live = heft__alloc_live();
-    heft__region_params_t params = region_params(100);
+    heft__window_params_t params = window_params(100);
     for (long k = 0;; k++) {
         heft__loop_t *loop = NULL;
-        heft__region_t *region = NULL;
+        heft__window_t *window = NULL;
         heft__alloc_fail_at(k);
         heft_status_t status = heft__loop_create(false, &loop, &err);
         if (status == HEFT_OK) {
-            status = heft__region_create(heft__loop_get_transport(loop), &params, &region, &err);
+            status = heft__window_create(heft__loop_get_transport(loop), &params, &window, &err);
         }
         heft__alloc_fail_at(-1);
-        heft__region_destroy(region);
+        heft__window_destroy(window);
         heft__loop_destroy(loop);
         assert_int_equal(heft__alloc_live(), live);
         if (status == HEFT_OK) {
@@ -298,13 +298,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(puts_arrive_and_are_counted),
-        cmocka_unit_test(put_outside_the_region_is_refused),
+        cmocka_unit_test(put_outside_the_window_is_refused),
         cmocka_unit_test(a_round_that_is_not_armed_cannot_begin),
         cmocka_unit_test(faults_hit_the_put_they_are_set_for),
         cmocka_unit_test(late_put_cannot_land),
         cmocka_unit_test(held_put_lands_when_released_in_time),
         cmocka_unit_test(direct_writer_holds_up_the_fence),
-        cmocka_unit_test(gone_and_foreign_regions_are_told_apart),
+        cmocka_unit_test(gone_and_foreign_windows_are_told_apart),
         cmocka_unit_test(endpoint_names_its_transport),
         cmocka_unit_test(negative_and_foreign_memory_is_refused),
         cmocka_unit_test(missing_operations_are_refused_by_name),

@@ -21,22 +21,22 @@ static int64_t in_ms(int64_t ms)
     return heft__clock_mono_ns() + ms * 1000000;
 }
 
-static heft__region_t *open_region(int64_t bytes)
+static heft__window_t *open_window(int64_t bytes)
 {
     heft_error_t err = HEFT_ERROR_INIT;
-    heft__region_params_t params = { .bytes = bytes, .memory = HEFT__MEMORY_HOST };
+    heft__window_params_t params = { .bytes = bytes, .memory = HEFT__MEMORY_HOST };
     memset(params.incarnation, 0x11, sizeof params.incarnation);
-    heft__region_t *region = NULL;
-    EXPECT_STATUS(heft__region_create(heft__transport_get_shm(), &params, &region, &err), HEFT_OK);
-    return region;
+    heft__window_t *window = NULL;
+    EXPECT_STATUS(heft__window_create(heft__transport_get_shm(), &params, &window, &err), HEFT_OK);
+    return window;
 }
 
-static heft_status_t attach(const heft__region_t *region, int64_t bytes, int64_t ms,
+static heft_status_t attach(const heft__window_t *window, int64_t bytes, int64_t ms,
                             heft__remote_t **remote_out, heft_error_t *err)
 {
     heft__text_t text;
     heft__text_init(&text);
-    heft__region_encode(region, &text);
+    heft__window_encode(window, &text);
     heft__attach_params_t params = { .bytes = bytes, .deadline_mono_ns = in_ms(ms) };
     memset(params.incarnation, 0x22, sizeof params.incarnation);
     heft_status_t status =
@@ -45,22 +45,22 @@ static heft_status_t attach(const heft__region_t *region, int64_t bytes, int64_t
     return status;
 }
 
-static heft__remote_t *attach_ok(const heft__region_t *region)
+static heft__remote_t *attach_ok(const heft__window_t *window)
 {
     heft_error_t err = HEFT_ERROR_INIT;
     heft__remote_t *remote = NULL;
-    EXPECT_STATUS(attach(region, region->bytes, 5000, &remote, &err), HEFT_OK);
+    EXPECT_STATUS(attach(window, window->bytes, 5000, &remote, &err), HEFT_OK);
     return remote;
 }
 
-/* Wait until the counts of the region say so; false after 5 s. */
-static bool wait_state(heft__region_t *region, uint32_t n_writing, uint32_t n_done,
+/* Wait until the counts of the window say so; false after 5 s. */
+static bool wait_state(heft__window_t *window, uint32_t n_writing, uint32_t n_done,
                        uint32_t n_failed, uint32_t n_lost)
 {
     int64_t deadline = in_ms(5000);
     for (;;) {
-        heft__region_state_t st;
-        heft__region_query(region, &st);
+        heft__window_state_t st;
+        heft__window_query(window, &st);
         if (st.n_writing == n_writing && st.n_done == n_done && st.n_failed == n_failed &&
             st.n_lost == n_lost) {
             return true;
@@ -76,47 +76,47 @@ static void rounds_reuse_mapping_and_socket(void **state)
 {
     (void)state;
     heft_error_t err = HEFT_ERROR_INIT;
-    heft__region_t *region = open_region(1 << 20);
-    heft__remote_t *remote = attach_ok(region);
+    heft__window_t *window = open_window(1 << 20);
+    heft__remote_t *remote = attach_ok(window);
     assert_int_equal(remote->bytes, 1 << 20);
     for (uint64_t seq = 1; seq <= 3; seq++) {
         heft__token_t token = { 1, seq };
-        heft__region_arm(region, token);
+        heft__window_arm(window, token);
         EXPECT_STATUS(heft__remote_begin(remote, token, in_ms(5000), &err), HEFT_OK);
         memset(remote->ptr, (int)seq, 1 << 20);
         EXPECT_STATUS(heft__remote_check(remote, &err), HEFT_OK);
         EXPECT_STATUS(heft__remote_put(remote, 5, "put", 3, &err), HEFT_OK);
         EXPECT_STATUS(heft__remote_flush(remote, in_ms(5000), &err), HEFT_OK);
         EXPECT_STATUS(heft__remote_end(remote, token, true, &err), HEFT_OK);
-        assert_true(wait_state(region, 0, 1, 0, 0));
-        assert_int_equal(region->ptr[0], seq);
-        assert_int_equal(region->ptr[(1 << 20) - 1], seq);
-        assert_memory_equal(region->ptr + 5, "put", 3);
+        assert_true(wait_state(window, 0, 1, 0, 0));
+        assert_int_equal(window->ptr[0], seq);
+        assert_int_equal(window->ptr[(1 << 20) - 1], seq);
+        assert_memory_equal(window->ptr + 5, "put", 3);
         bool replaced = true;
-        EXPECT_STATUS(heft__region_fence(region, in_ms(5000), &replaced, &err), HEFT_OK);
+        EXPECT_STATUS(heft__window_fence(window, in_ms(5000), &replaced, &err), HEFT_OK);
         assert_false(replaced);
     }
     heft__remote_close(remote);
-    heft__region_destroy(region);
+    heft__window_destroy(window);
 }
 
 static void a_round_that_is_not_armed_cannot_begin(void **state)
 {
     (void)state;
     heft_error_t err = HEFT_ERROR_INIT;
-    heft__region_t *region = open_region(4096);
-    heft__remote_t *remote = attach_ok(region);
+    heft__window_t *window = open_window(4096);
+    heft__remote_t *remote = attach_ok(window);
     EXPECT_STATUS(heft__remote_begin(remote, round_1, in_ms(5000), &err), HEFT_ERR_STALE);
-    heft__region_arm(region, round_2);
+    heft__window_arm(window, round_2);
     EXPECT_STATUS(heft__remote_begin(remote, round_1, in_ms(5000), &err), HEFT_ERR_STALE);
     EXPECT_STATUS(heft__remote_begin(remote, round_2, in_ms(5000), &err), HEFT_OK);
     heft__remote_close(remote);
-    assert_true(wait_state(region, 0, 0, 0, 1));
-    heft__region_destroy(region);
+    assert_true(wait_state(window, 0, 0, 0, 1));
+    heft__window_destroy(window);
 }
 
 typedef struct fence_call {
-    heft__region_t *region;
+    heft__window_t *window;
     heft_status_t status;
     bool replaced;
     heft_error_t err;
@@ -125,7 +125,7 @@ typedef struct fence_call {
 static void *call_fence(void *arg)
 {
     fence_call_t *call = arg;
-    call->status = heft__region_fence(call->region, in_ms(5000), &call->replaced, &call->err);
+    call->status = heft__window_fence(call->window, in_ms(5000), &call->replaced, &call->err);
     return NULL;
 }
 
@@ -133,11 +133,11 @@ static void fence_asks_the_writer_to_stop(void **state)
 {
     (void)state;
     heft_error_t err = HEFT_ERROR_INIT;
-    heft__region_t *region = open_region(4096);
-    heft__remote_t *remote = attach_ok(region);
-    heft__region_arm(region, round_1);
+    heft__window_t *window = open_window(4096);
+    heft__remote_t *remote = attach_ok(window);
+    heft__window_arm(window, round_1);
     EXPECT_STATUS(heft__remote_begin(remote, round_1, in_ms(5000), &err), HEFT_OK);
-    fence_call_t call = { .region = region, .replaced = true };
+    fence_call_t call = { .window = window, .replaced = true };
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, call_fence, &call), 0);
     heft_status_t status;
@@ -152,34 +152,34 @@ static void fence_asks_the_writer_to_stop(void **state)
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(call.status, HEFT_OK);
     assert_false(call.replaced); /* confirmed: the same memory goes on */
-    heft__region_arm(region, round_2);
+    heft__window_arm(window, round_2);
     EXPECT_STATUS(heft__remote_begin(remote, round_2, in_ms(5000), &err), HEFT_OK);
     EXPECT_STATUS(heft__remote_check(remote, &err), HEFT_OK);
     heft__remote_close(remote);
-    heft__region_destroy(region);
+    heft__window_destroy(window);
 }
 
 static void fence_replaces_memory_under_a_silent_writer(void **state)
 {
     (void)state;
     heft_error_t err = HEFT_ERROR_INIT;
-    heft__region_t *region = open_region(4096);
-    heft__remote_t *remote = attach_ok(region);
-    heft__region_arm(region, round_1);
+    heft__window_t *window = open_window(4096);
+    heft__remote_t *remote = attach_ok(window);
+    heft__window_arm(window, round_1);
     EXPECT_STATUS(heft__remote_begin(remote, round_1, in_ms(5000), &err), HEFT_OK);
     heft__text_t before;
     heft__text_t after;
     heft__text_init(&before);
     heft__text_init(&after);
-    heft__region_encode(region, &before);
+    heft__window_encode(window, &before);
     bool replaced = false;
-    EXPECT_STATUS(heft__region_fence(region, in_ms(20), &replaced, &err), HEFT_OK);
+    EXPECT_STATUS(heft__window_fence(window, in_ms(20), &replaced, &err), HEFT_OK);
     assert_true(replaced);
-    heft__region_encode(region, &after);
+    heft__window_encode(window, &after);
     assert_string_not_equal(before.data, after.data);
     memset(remote->ptr, 0xee, 4096); /* a late write: into memory that nobody reads */
     for (int i = 0; i < 4096; i++) {
-        assert_int_equal(region->ptr[i], 0);
+        assert_int_equal(window->ptr[i], 0);
     }
     heft_status_t status = heft__remote_check(remote, &err);
     if (status == HEFT_ERR_CANCELED) { /* the request to stop came before the hang-up */
@@ -188,17 +188,17 @@ static void fence_replaces_memory_under_a_silent_writer(void **state)
     assert_int_equal(status, HEFT_ERR_PEER);
     heft__remote_close(remote);
 
-    heft__remote_t *fresh = attach_ok(region);
-    heft__region_arm(region, round_2);
+    heft__remote_t *fresh = attach_ok(window);
+    heft__window_arm(window, round_2);
     EXPECT_STATUS(heft__remote_begin(fresh, round_2, in_ms(5000), &err), HEFT_OK);
     fresh->ptr[7] = 7;
     EXPECT_STATUS(heft__remote_end(fresh, round_2, true, &err), HEFT_OK);
-    assert_true(wait_state(region, 0, 1, 0, 0));
-    assert_int_equal(region->ptr[7], 7);
+    assert_true(wait_state(window, 0, 1, 0, 0));
+    assert_int_equal(window->ptr[7], 7);
     heft__remote_close(fresh);
     heft__text_fini(&before);
     heft__text_fini(&after);
-    heft__region_destroy(region);
+    heft__window_destroy(window);
 }
 
 /* ---- other processes ---- */
@@ -250,20 +250,20 @@ static void end_child(child_t *child)
 /* A receiver in another process: writes its endpoint, arms round 1, then waits. */
 static void run_receiver(int in, int out, void *arg)
 {
-    heft__region_params_t params = { .bytes = *(int64_t *)arg, .memory = HEFT__MEMORY_HOST };
-    heft__region_t *region = NULL;
-    if (heft__region_create(heft__transport_get_shm(), &params, &region, NULL) != HEFT_OK) {
+    heft__window_params_t params = { .bytes = *(int64_t *)arg, .memory = HEFT__MEMORY_HOST };
+    heft__window_t *window = NULL;
+    if (heft__window_create(heft__transport_get_shm(), &params, &window, NULL) != HEFT_OK) {
         _exit(1);
     }
-    heft__region_arm(region, round_1);
+    heft__window_arm(window, round_1);
     heft__text_t text;
     heft__text_init(&text);
-    heft__region_encode(region, &text);
+    heft__window_encode(window, &text);
     if (write(out, text.data, text.len + 1) < 0) {
         _exit(1);
     }
     while (await_byte(in) != 0) {
-        char value = (char)region->ptr[0];
+        char value = (char)window->ptr[0];
         if (write(out, &value, 1) != 1) {
             _exit(1);
         }
@@ -372,64 +372,64 @@ static void killed_sender_is_quiet_without_replacing_memory(void **state)
 {
     (void)state;
     heft_error_t err = HEFT_ERROR_INIT;
-    heft__region_t *region = open_region(1 << 20);
-    heft__region_arm(region, round_1);
+    heft__window_t *window = open_window(1 << 20);
+    heft__window_arm(window, round_1);
     heft__text_t text;
     heft__text_init(&text);
-    heft__region_encode(region, &text);
+    heft__window_encode(window, &text);
     sender_case_t c = { .endpoint = text.data, .bytes = 1 << 20 };
     child_t child = spawn(run_endless_sender, &c);
     assert_int_equal(await_byte(child.up), '!');
-    assert_true(wait_state(region, 1, 0, 0, 0));
+    assert_true(wait_state(window, 1, 0, 0, 0));
     end_child(&child);
-    assert_true(wait_state(region, 0, 0, 0, 1));
-    heft__region_state_t st;
-    heft__region_query(region, &st);
+    assert_true(wait_state(window, 0, 0, 0, 1));
+    heft__window_state_t st;
+    heft__window_query(window, &st);
     assert_int_equal(st.lost_pid, child.pid);
     bool replaced = true;
-    EXPECT_STATUS(heft__region_fence(region, in_ms(5000), &replaced, &err), HEFT_OK);
+    EXPECT_STATUS(heft__window_fence(window, in_ms(5000), &replaced, &err), HEFT_OK);
     assert_false(replaced);
-    memset(region->ptr, 0, 1 << 20);
+    memset(window->ptr, 0, 1 << 20);
     for (int i = 0; i < 1 << 20; i++) {
-        assert_int_equal(region->ptr[i], 0);
+        assert_int_equal(window->ptr[i], 0);
     }
     heft__text_fini(&text);
-    heft__region_destroy(region);
+    heft__window_destroy(window);
 }
 
 static void stopped_sender_is_fenced_by_fresh_memory(void **state)
 {
     (void)state;
     heft_error_t err = HEFT_ERROR_INIT;
-    heft__region_t *region = open_region(65536);
-    heft__region_arm(region, round_1);
+    heft__window_t *window = open_window(65536);
+    heft__window_arm(window, round_1);
     heft__text_t text;
     heft__text_init(&text);
-    heft__region_encode(region, &text);
+    heft__window_encode(window, &text);
     sender_case_t c = { .endpoint = text.data, .bytes = 65536 };
     child_t child = spawn(run_endless_sender, &c);
     assert_int_equal(await_byte(child.up), '!');
-    assert_true(wait_state(region, 1, 0, 0, 0));
+    assert_true(wait_state(window, 1, 0, 0, 0));
     bool replaced = false; /* it is writing still: it never looks at its socket */
-    EXPECT_STATUS(heft__region_fence(region, in_ms(30), &replaced, &err), HEFT_OK);
+    EXPECT_STATUS(heft__window_fence(window, in_ms(30), &replaced, &err), HEFT_OK);
     assert_true(replaced);
     for (int round = 0; round < 50; round++) {
         for (int i = 0; i < 65536; i += 64) {
-            assert_int_equal(region->ptr[i], 0);
+            assert_int_equal(window->ptr[i], 0);
         }
     }
     end_child(&child);
     heft__text_fini(&text);
-    heft__region_destroy(region);
+    heft__window_destroy(window);
 }
 
 /* ---- hostile senders ---- */
 
-static int raw_connect(const heft__region_t *region, uint8_t to_out[16])
+static int raw_connect(const heft__window_t *window, uint8_t to_out[16])
 {
     heft__text_t text;
     heft__text_init(&text);
-    heft__region_encode(region, &text);
+    heft__window_encode(window, &text);
     heft__shm_endpoint_t endpoint;
     assert_int_equal(heft__shm_endpoint_decode(text.data, text.len, &endpoint, NULL), HEFT_OK);
     heft__text_fini(&text);
@@ -449,33 +449,33 @@ static void nonsense_is_hung_up_on(void **state)
 {
     (void)state;
     heft_error_t err = HEFT_ERROR_INIT;
-    heft__region_t *region = open_region(4096);
+    heft__window_t *window = open_window(4096);
     uint8_t bytes[200] = { 0 };
     uint8_t to[16];
     for (size_t n = 1; n <= sizeof bytes; n += 63) {
-        int fd = raw_connect(region, to);
+        int fd = raw_connect(window, to);
         assert_int_equal(send(fd, bytes, n, MSG_NOSIGNAL), n);
         assert_int_equal(recv(fd, bytes, sizeof bytes, 0), 0);
         (void)close(fd);
     }
     /* A well-formed frame, but not the one that is due. */
-    int fd = raw_connect(region, to);
+    int fd = raw_connect(window, to);
     heft__shm_frame_t frame = { .kind = HEFT__SHM_BEGIN };
     memcpy(frame.to, to, sizeof to);
     EXPECT_STATUS(heft__shm_send(fd, &frame, -1, &err), HEFT_OK);
     assert_int_equal(recv(fd, bytes, sizeof bytes, 0), 0);
     (void)close(fd);
-    heft__remote_t *remote = attach_ok(region); /* others are served as before */
+    heft__remote_t *remote = attach_ok(window); /* others are served as before */
     heft__remote_close(remote);
-    heft__region_destroy(region);
+    heft__window_destroy(window);
 }
 
-static void refuse_hello(heft__region_t *region, uint8_t flip, uint64_t bytes,
+static void refuse_hello(heft__window_t *window, uint8_t flip, uint64_t bytes,
                          heft_status_t expected)
 {
     heft_error_t err = HEFT_ERROR_INIT;
     uint8_t to[16];
-    int fd = raw_connect(region, to);
+    int fd = raw_connect(window, to);
     heft__shm_frame_t frame = { .kind = HEFT__SHM_HELLO, .a = bytes };
     memcpy(frame.to, to, sizeof to);
     frame.to[3] ^= flip;
@@ -492,21 +492,21 @@ static void refuse_hello(heft__region_t *region, uint8_t flip, uint64_t bytes,
 static void hello_to_another_life_or_for_more_bytes_is_refused(void **state)
 {
     (void)state;
-    heft__region_t *region = open_region(4096);
-    refuse_hello(region, 1, 4096, HEFT_ERR_STALE);
-    refuse_hello(region, 0, 4097, HEFT_ERR_SHAPE);
-    heft__region_destroy(region);
+    heft__window_t *window = open_window(4096);
+    refuse_hello(window, 1, 4096, HEFT_ERR_STALE);
+    refuse_hello(window, 0, 4097, HEFT_ERR_SHAPE);
+    heft__window_destroy(window);
 }
 
 static void too_many_senders_are_refused_the_rest_served(void **state)
 {
     (void)state;
-    heft__region_t *region = open_region(4096);
+    heft__window_t *window = open_window(4096);
     enum { N = 300 };
     int fds[N];
     uint8_t to[16];
     for (int i = 0; i < N; i++) {
-        fds[i] = raw_connect(region, to);
+        fds[i] = raw_connect(window, to);
     }
     uint8_t answer[HEFT__SHM_FRAME_BYTES];
     assert_int_equal(recv(fds[N - 1], answer, sizeof answer, 0), sizeof answer); /* refused */
@@ -517,23 +517,23 @@ static void too_many_senders_are_refused_the_rest_served(void **state)
     heft_error_t err = HEFT_ERROR_INIT;
     int64_t deadline = in_ms(5000); /* until the hang-ups have been seen */
     heft_status_t status;
-    while ((status = attach(region, 4096, 5000, &remote, &err)) != HEFT_OK &&
+    while ((status = attach(window, 4096, 5000, &remote, &err)) != HEFT_OK &&
            heft__clock_mono_ns() < deadline) {
     }
     assert_int_equal(status, HEFT_OK);
     heft__remote_close(remote);
-    heft__region_destroy(region);
+    heft__window_destroy(window);
 }
 
 static void nobody_there_is_a_clear_error(void **state)
 {
     (void)state;
     heft_error_t err = HEFT_ERROR_INIT;
-    heft__region_t *region = open_region(4096);
+    heft__window_t *window = open_window(4096);
     heft__text_t text;
     heft__text_init(&text);
-    heft__region_encode(region, &text);
-    heft__region_destroy(region);
+    heft__window_encode(window, &text);
+    heft__window_destroy(window);
     heft__attach_params_t params = { .bytes = 1, .deadline_mono_ns = in_ms(5000) };
     heft__remote_t *remote = NULL;
     EXPECT_STATUS(heft__remote_attach(heft__transport_get_shm(), text.data, &params, &remote, &err),
@@ -567,19 +567,19 @@ static void another_user_is_refused_by_both_sides(void **state)
         print_message("skipped: needs the right to change user\n");
         skip();
     }
-    heft__region_t *region = open_region(4096);
+    heft__window_t *window = open_window(4096);
     heft__text_t text;
     heft__text_init(&text);
-    heft__region_encode(region, &text);
+    heft__window_encode(window, &text);
     sender_case_t c = { .endpoint = text.data, .bytes = 4096 };
     child_t child = spawn(run_other_user, &c);
     assert_int_equal(await_byte(child.up), 'y');
     end_child(&child);
-    heft__region_state_t st;
-    heft__region_query(region, &st);
+    heft__window_state_t st;
+    heft__window_query(window, &st);
     assert_int_equal(st.n_attached, 0);
     heft__text_fini(&text);
-    heft__region_destroy(region);
+    heft__window_destroy(window);
 }
 
 static void note_call(void *arg)
@@ -592,15 +592,15 @@ static void changes_are_announced(void **state)
     (void)state;
     heft_error_t err = HEFT_ERROR_INIT;
     int calls = 0;
-    heft__region_params_t params = {
+    heft__window_params_t params = {
         .bytes = 4096, .memory = HEFT__MEMORY_HOST, .on_change = note_call, .on_change_arg = &calls
     };
-    heft__region_t *region = NULL;
-    EXPECT_STATUS(heft__region_create(heft__transport_get_shm(), &params, &region, &err), HEFT_OK);
-    heft__region_arm(region, round_1);
+    heft__window_t *window = NULL;
+    EXPECT_STATUS(heft__window_create(heft__transport_get_shm(), &params, &window, &err), HEFT_OK);
+    heft__window_arm(window, round_1);
     heft__text_t text;
     heft__text_init(&text);
-    heft__region_encode(region, &text);
+    heft__window_encode(window, &text);
     heft__attach_params_t attach_params = { .bytes = 4096, .deadline_mono_ns = in_ms(5000) };
     heft__remote_t *remote = NULL;
     EXPECT_STATUS(
@@ -615,7 +615,7 @@ static void changes_are_announced(void **state)
     assert_true(__atomic_load_n(&calls, __ATOMIC_SEQ_CST) > 0);
     heft__remote_close(remote);
     heft__text_fini(&text);
-    heft__region_destroy(region);
+    heft__window_destroy(window);
 }
 
 static void create_and_attach_survive_failed_allocations(void **state)
@@ -624,24 +624,24 @@ static void create_and_attach_survive_failed_allocations(void **state)
     heft_error_t err = HEFT_ERROR_INIT;
     int64_t live = heft__alloc_live();
     for (long k = 0;; k++) {
-        heft__region_params_t params = { .bytes = 4096, .memory = HEFT__MEMORY_HOST };
-        heft__region_t *region = NULL;
+        heft__window_params_t params = { .bytes = 4096, .memory = HEFT__MEMORY_HOST };
+        heft__window_t *window = NULL;
         heft__alloc_fail_at(k);
         heft_status_t status =
-            heft__region_create(heft__transport_get_shm(), &params, &region, &err);
+            heft__window_create(heft__transport_get_shm(), &params, &window, &err);
         heft__alloc_fail_at(-1);
         if (status == HEFT_OK) {
             heft__remote_t *remote = NULL;
             heft__alloc_fail_at(1); /* the text of the endpoint is the first */
-            heft_status_t attached = attach(region, 4096, 5000, &remote, &err);
+            heft_status_t attached = attach(window, 4096, 5000, &remote, &err);
             heft__alloc_fail_at(-1);
             assert_int_equal(attached, HEFT_ERR_NOMEM);
             assert_null(remote);
-            heft__region_destroy(region);
+            heft__window_destroy(window);
             break;
         }
         assert_int_equal(status, HEFT_ERR_NOMEM);
-        assert_null(region);
+        assert_null(window);
         assert_int_equal(heft__alloc_live(), live);
     }
     assert_int_equal(heft__alloc_live(), live);
