@@ -154,22 +154,30 @@ static heft__problem_kind_t kind_of(heft_status_t status)
     }
 }
 
+/* NULL without a link: what the rank holds is then what the recipe makes. */
+static heft_status_t fetch_manifest(heft__fleet_t *fleet, const heft__link_t *link,
+                                    heft_manifest_t **manifest_out, heft_error_t *err)
+{
+    char *text = NULL;
+    size_t n = 0;
+    if (link == NULL) {
+        return HEFT_OK;
+    }
+    heft_status_t status = heft__member_get_object(fleet->member, link->manifest, &text, &n, err);
+    if (status == HEFT_OK) {
+        status = heft_manifest_decode(text, n, manifest_out, err);
+        heft__free(text);
+    }
+    return status;
+}
+
 static heft_status_t compile_rank(heft__fleet_t *fleet, const heft_recipe_t *recipe,
                                   const heft_bindings_t *bindings, uint32_t rank,
                                   const heft__link_t *link, heft_tape_t **tape_out,
                                   heft_error_t *err)
 {
     heft_manifest_t *manifest = NULL;
-    char *text = NULL;
-    size_t n = 0;
-    heft_status_t status = HEFT_OK;
-    if (link != NULL) {
-        status = heft__member_get_object(fleet->member, link->manifest, &text, &n, err);
-        if (status == HEFT_OK) {
-            status = heft_manifest_decode(text, n, &manifest, err);
-            heft__free(text);
-        }
-    }
+    heft_status_t status = fetch_manifest(fleet, link, &manifest, err);
     if (status == HEFT_OK) {
         status =
             heft_recipe_compile(recipe, bindings, rank, fleet->source, manifest, tape_out, err);
@@ -214,16 +222,39 @@ static heft_status_t compile_ranks(heft__fleet_t *fleet, uint32_t f, const heft_
     return first;
 }
 
-static heft_status_t prove(heft__fleet_t *fleet, uint32_t f, const heft_recipe_t *recipe,
-                           heft_tape_t **tapes, heft__problems_t *problems, heft_error_t *err)
+static heft_status_t create_plan(heft__fleet_t *fleet, uint32_t f, const heft_recipe_t *recipe,
+                                 const heft_bindings_t *bindings, heft_tape_t **tapes,
+                                 heft_report_t **report_out, heft_error_t *err)
 {
     heft__family_t *family = &fleet->families[f];
     heft_plan_opts_t opts = HEFT_PLAN_OPTS_INIT;
+    heft_exception_t *exceptions = NULL;
+    heft_manifest_t *manifest = NULL;
+    const heft__link_t *link = fleet->links;
+    while (link->family != f) {
+        link++; /* any rank: exceptions speak of names, which all ranks share */
+    }
+    heft_status_t status = fetch_manifest(fleet, link, &manifest, err);
+    if (status == HEFT_OK) {
+        status = heft_recipe_resolve_exceptions(recipe, bindings, fleet->source, manifest,
+                                                &exceptions, &opts.n_exceptions, err);
+    }
+    if (status == HEFT_OK) {
+        opts.exceptions = exceptions;
+        status = heft_plan_create((const heft_tape_t *const *)tapes, family->n_ranks, 0, &opts,
+                                  &family->plan, report_out, err);
+    }
+    heft_exceptions_free(exceptions);
+    heft_manifest_destroy(manifest);
+    return status;
+}
+
+static heft_status_t prove(heft__fleet_t *fleet, uint32_t f, const heft_recipe_t *recipe,
+                           const heft_bindings_t *bindings, heft_tape_t **tapes,
+                           heft__problems_t *problems, heft_error_t *err)
+{
     heft_report_t *report = NULL;
-    opts.exceptions = heft_recipe_get_exception(recipe, 0);
-    opts.n_exceptions = heft_recipe_get_n_exceptions(recipe);
-    heft_status_t status = heft_plan_create((const heft_tape_t *const *)tapes, family->n_ranks, 0,
-                                            &opts, &family->plan, &report, err);
+    heft_status_t status = create_plan(fleet, f, recipe, bindings, tapes, &report, err);
     if (status == HEFT_ERR_PROOF) {
         add_findings(report, problems);
     } else if (status != HEFT_OK && err != NULL) {
@@ -258,7 +289,7 @@ static heft_status_t make_plan(heft__fleet_t *fleet, uint32_t f, const heft__con
         status = compile_ranks(fleet, f, recipe, bindings, tapes, problems, err);
     }
     if (status == HEFT_OK) {
-        status = prove(fleet, f, recipe, tapes, problems, err);
+        status = prove(fleet, f, recipe, bindings, tapes, problems, err);
     }
     for (uint32_t r = 0; tapes != NULL && r < n_ranks; r++) {
         heft_tape_destroy(tapes[r]);

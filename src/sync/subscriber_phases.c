@@ -96,17 +96,22 @@ static heft_status_t make_plan(heft_subscriber_t *sub, const heft_manifest_t *so
         return status;
     }
     heft_plan_opts_t opts = HEFT_PLAN_OPTS_INIT;
+    heft_exception_t *exceptions = NULL;
     heft_report_t *report = NULL;
     heft_plan_t *plan = NULL;
-    opts.exceptions = heft_recipe_get_exception(sub->recipe, 0);
-    opts.n_exceptions = heft_recipe_get_n_exceptions(sub->recipe);
-    opts.partial = 1;
-    const heft_tape_t *const tapes[1] = { tape };
-    status = heft_plan_create(tapes, 1, sub->rank, &opts, &plan, &report, err);
+    status = heft_recipe_resolve_exceptions(sub->recipe, sub->bindings, source, sub->manifest,
+                                            &exceptions, &opts.n_exceptions, err);
+    if (status == HEFT_OK) {
+        const heft_tape_t *const tapes[1] = { tape };
+        opts.exceptions = exceptions;
+        opts.partial = 1;
+        status = heft_plan_create(tapes, 1, sub->rank, &opts, &plan, &report, err);
+    }
     if (status == HEFT_ERR_PROOF) {
         add_findings(report, problems);
     }
     heft_report_destroy(report);
+    heft_exceptions_free(exceptions);
     heft_tape_destroy(tape);
     if (status == HEFT_OK) {
         heft_plan_destroy(sub->plan);

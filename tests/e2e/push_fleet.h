@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A whole fleet in one process: coordinator, one source, engines with a polling thread each, and in
+ * each engine a reader that checks, while it is allowed to, that every parameter has the digest of
+ * the version that is said to be live.
+ */
+#ifndef PUSH_FLEET_H
+#define PUSH_FLEET_H
+
+#include "fleet_model.h"
+#include "heft_test.h"
+#include "sync/publisher_private.h"
+#include "sync/subscriber_private.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { PF_MAX_ENGINES = 6 };
+
+typedef struct pf_engine {
+    struct pf_fleet *fleet;
+    heft_subscriber_t *sub;
+    heft_hooks_t hooks;
+    fm_side_t params;
+    void *pointers[FM_PARAMS]; /* what the subscriber is given */
+    uint32_t replica, rank;
+    pthread_t poller;
+    pthread_t reader;
+    atomic_bool stop;
+    pthread_mutex_t gate; /* held by the reader while it reads, and by the engine while paused */
+    bool is_paused;       /* by the poller alone */
+    atomic_int n_reads;   /* passes of the reader that saw a live version */
+    atomic_int n_torn;    /* of these, with a digest that was not the version's */
+    atomic_int n_paused, n_flipped, n_resumed;
+    atomic_int fail_pause, fail_flipped, fail_resume; /* this many calls from now on */
+    _Atomic int64_t resumed_version;
+    heft_status_t last_status;
+} pf_engine_t;
+
+typedef struct pf_fleet {
+    fm_model_t model;
+    heft_coordinator_t *coordinator;
+    heft__loop_t *loop; /* NULL: shm */
+    fm_side_t source;
+    heft_publisher_t *pub;
+    pf_engine_t engines[PF_MAX_ENGINES];
+    uint32_t n_engines;
+} pf_fleet_t;
+
+typedef struct pf_opts {
+    int64_t width;
+    heft__loop_t *loop;
+    uint32_t n_replicas;
+    uint32_t n_threads;
+    uint32_t contact_ms, phase_ms; /* 0: ample */
+    uint32_t deadline_ms;
+} pf_opts_t;
+
+void pf_start(pf_fleet_t *fleet, const pf_opts_t *opts);
+void pf_stop(pf_fleet_t *fleet);
+/* Another engine; joins while the fleet runs. */
+pf_engine_t *pf_add_engine(pf_fleet_t *fleet, uint32_t replica, uint32_t rank);
+void pf_remove_engine(pf_fleet_t *fleet, pf_engine_t *engine);
+
+/* Fill the source with `version` and push it. */
+heft_status_t pf_push(pf_fleet_t *fleet, int64_t version, heft_push_result_t *result,
+                      heft_error_t *err);
+/* Every engine serves exactly this version, element by element; 0: none serves. */
+void pf_expect_version(pf_fleet_t *fleet, int64_t version);
+/* Wait (5 s) until *counter >= value. */
+void pf_await(atomic_int *counter, int value);
+/* No reader has ever seen bytes that were not of its version; each has read something if `some`. */
+void pf_expect_untorn(pf_fleet_t *fleet, bool some);
+
+#endif

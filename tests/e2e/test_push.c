@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pushes through the whole path, in one process: over shared memory, and over loop with faults. */
+#include "push_fleet.h"
+
+static const pf_opts_t small = { .width = 32, .n_replicas = 2 };
+
+static void push_ok(pf_fleet_t *fleet, int64_t version, heft_push_result_t *result)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    EXPECT_STATUS(pf_push(fleet, version, result, &err), HEFT_OK);
+    assert_string_equal(result->state, "committed");
+    pf_expect_version(fleet, version);
+}
+
+static void round_commits_bytes(void **state)
+{
+    (void)state;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    pf_start(&fleet, &small);
+    pf_expect_version(&fleet, 0);
+    for (int64_t version = 1; version <= 4; version++) {
+        push_ok(&fleet, version, &result);
+        assert_int_equal(result.version, version);
+        assert_int_equal(result.n_destinations, 4);
+        assert_true(result.n_bytes > 0);
+        assert_true(result.n_pieces > 0);
+        assert_true(result.total_s > 0);
+    }
+    for (uint32_t i = 0; i < fleet.n_engines; i++) {
+        pf_engine_t *e = &fleet.engines[i];
+        pf_await(&e->n_reads, 1);
+        assert_int_equal(atomic_load(&e->n_paused), 4);
+        assert_int_equal(atomic_load(&e->n_flipped), 4);
+        assert_int_equal(atomic_load(&e->n_resumed), 4);
+        assert_int_equal(atomic_load(&e->resumed_version), 4);
+    }
+    pf_expect_untorn(&fleet, true);
+    pf_stop(&fleet);
+}
+
+/* Several threads on both sides, and enough bytes that the work is really cut. */
+static void threads_give_the_same_bytes(void **state)
+{
+    (void)state;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    pf_opts_t opts = { .width = 256, .n_replicas = 1, .n_threads = 3 };
+    pf_start(&fleet, &opts);
+    push_ok(&fleet, 1, &result);
+    push_ok(&fleet, 2, &result);
+    pf_expect_untorn(&fleet, false);
+    pf_stop(&fleet);
+}
+
+static void second_push_compiles_attaches_and_allocates_nothing(void **state)
+{
+    (void)state;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    pf_start(&fleet, &small);
+    push_ok(&fleet, 1, &result);
+    uint64_t n_compiled = fleet.pub->fleet.n_compiled;
+    uint64_t n_attached = fleet.pub->fleet.n_attached;
+    const heft_exec_t *exec = fleet.pub->fleet.families[0].exec;
+    assert_int_equal(n_compiled, 1);
+    assert_int_equal(n_attached, 4);
+    int64_t least =
+        INT64_MAX; /* other threads allocate too: the quietest push is the one that tells */
+    for (int64_t version = 2; version <= 12; version++) {
+        push_ok(&fleet, version, &result);
+        least = heft__min_i64(least, fleet.pub->stage_allocs);
+    }
+    assert_int_equal(fleet.pub->fleet.n_compiled, n_compiled);
+    assert_int_equal(fleet.pub->fleet.n_attached, n_attached);
+    assert_ptr_equal(fleet.pub->fleet.families[0].exec, exec);
+    assert_int_equal(least, 0);
+    pf_stop(&fleet);
+}
+
+static void version_rules(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    pf_start(&fleet, &small);
+    EXPECT_STATUS(heft_publisher_push(fleet.pub, 0, &result, &err), HEFT_ERR_VERSION);
+    EXPECT_STATUS(heft_publisher_push(fleet.pub, INT64_C(1) << 53, &result, &err),
+                  HEFT_ERR_VERSION);
+    push_ok(&fleet, 5, &result);
+    EXPECT_STATUS(pf_push(&fleet, 4, &result, &err), HEFT_ERR_VERSION); /* version_regress */
+    pf_expect_version(&fleet, 5);
+    EXPECT_STATUS(heft_publisher_push(fleet.pub, 5, &result, &err),
+                  HEFT_ERR_VERSION); /* conflict */
+    pf_expect_version(&fleet, 5);
+    int flips = atomic_load(&fleet.engines[0].n_flipped);
+    push_ok(&fleet, 5, &result); /* the same bytes: nothing moves */
+    assert_int_equal(atomic_load(&fleet.engines[0].n_flipped), flips);
+    push_ok(&fleet, 9, &result);
+    pf_stop(&fleet);
+}
+
+static void late_join_not_serving(void **state)
+{
+    (void)state;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    pf_start(&fleet, &small);
+    push_ok(&fleet, 1, &result);
+    pf_engine_t *late0 = pf_add_engine(&fleet, 2, 0);
+    pf_engine_t *late1 = pf_add_engine(&fleet, 2, 1);
+    assert_int_equal(heft_subscriber_get_version(late0->sub), 0);
+    assert_int_equal(heft_subscriber_is_serving(late0->sub), 0);
+    int flips = atomic_load(&fleet.engines[0].n_flipped);
+    push_ok(&fleet, 1, &result); /* brings only the two up */
+    assert_int_equal(atomic_load(&fleet.engines[0].n_flipped), flips);
+    assert_int_equal(atomic_load(&late0->n_flipped), 1);
+    assert_int_equal(atomic_load(&late1->n_flipped), 1);
+    push_ok(&fleet, 2, &result);
+    pf_expect_untorn(&fleet, false);
+    pf_stop(&fleet);
+}
+
+static void pause_failure_aborts_all(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    pf_start(&fleet, &small);
+    push_ok(&fleet, 1, &result);
+    atomic_store(&fleet.engines[2].fail_pause, 1);
+    EXPECT_STATUS(pf_push(&fleet, 2, &result, &err), HEFT_ERR_STATE);
+    EXPECT_MESSAGE("destination.heft.1.0");
+    EXPECT_MESSAGE("the pause hook failed");
+    assert_string_equal(result.state, "aborted");
+    pf_expect_version(&fleet, 1);
+    push_ok(&fleet, 2, &result); /* an aborted version may be tried again */
+    pf_expect_untorn(&fleet, false);
+    pf_stop(&fleet);
+}
+
+static void address_changed_before_flip(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    pf_start(&fleet, &small);
+    push_ok(&fleet, 1, &result);
+    void *at = fleet.engines[1].pointers[2];
+    fleet.engines[1].pointers[2] = (uint8_t *)at + 64;
+    EXPECT_STATUS(pf_push(&fleet, 2, &result, &err), HEFT_ERR_STATE);
+    EXPECT_MESSAGE("parameter \"gate_up\" moved");
+    fleet.engines[1].pointers[2] = at;
+    pf_expect_version(&fleet, 1);
+    push_ok(&fleet, 2, &result);
+    pf_stop(&fleet);
+}
+
+static void flip_breaks_midway_live_suspect(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    pf_opts_t opts = { .width = 32, .n_replicas = 2, .phase_ms = 2000 };
+    pf_start(&fleet, &opts);
+    push_ok(&fleet, 1, &result);
+    pf_engine_t *broken = &fleet.engines[0];
+    atomic_store(&broken->fail_flipped, 1);
+    heft_status_t status = pf_push(&fleet, 2, &result, &err);
+    assert_int_not_equal(status, HEFT_OK);
+    EXPECT_MESSAGE("the flipped hook failed");
+    assert_string_equal(result.state, "partially_committed");
+    assert_int_equal(heft_subscriber_is_serving(broken->sub), 0);
+    /* Its engine (replica 0) is down as a whole; the other one serves the new version. */
+    assert_int_equal(heft_subscriber_is_serving(fleet.engines[1].sub), 0);
+    for (int i = 2; i < 4; i++) {
+        assert_int_equal(heft_subscriber_is_serving(fleet.engines[i].sub), 1);
+        assert_int_equal(heft_subscriber_get_version(fleet.engines[i].sub), 2);
+    }
+    EXPECT_STATUS(pf_push(&fleet, 3, &result, &err), HEFT_ERR_POISONED);
+    int64_t deadline = heft__clock_mono_ns() + 5000000000;
+    while (broken->last_status != HEFT_ERR_POISONED && heft__clock_mono_ns() < deadline) {
+    }
+    assert_int_equal(broken->last_status, HEFT_ERR_POISONED);
+    pf_expect_untorn(&fleet, false);
+    pf_stop(&fleet);
+}
+
+static void shape_mismatch_names_the_parameter(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    pf_start(&fleet, &small);
+    push_ok(&fleet, 1, &result);
+    fm_model_t other;
+    fm_model_init(&other, 64); /* an engine of another width */
+    heft_bindings_t *mine = fleet.model.bindings;
+    heft_recipe_t *recipe = fleet.model.recipe;
+    fm_model_t keep = fleet.model;
+    fleet.model = other;
+    pf_engine_t *odd = pf_add_engine(&fleet, 7, 0);
+    fleet.model = keep;
+    assert_ptr_equal(mine, keep.bindings);
+    assert_ptr_equal(recipe, keep.recipe);
+    heft_status_t status = pf_push(&fleet, 2, &result, &err);
+    assert_true(status == HEFT_ERR_SHAPE || status == HEFT_ERR_PROOF || status == HEFT_ERR_NAME);
+    assert_string_equal(result.state, "aborted");
+    assert_true(strlen(err.message) > 0);
+    pf_remove_engine(&fleet, odd);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(atomic_load(&fleet.engines[i].n_paused), 1);
+    }
+    push_ok(&fleet, 3, &result);
+    fm_model_fini(&other);
+    pf_stop(&fleet);
+}
+
+static char *post(pf_fleet_t *fleet, const char *path, const char *body)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    char *reply = NULL;
+    EXPECT_STATUS(heft_client_post(heft_coordinator_get_url(fleet->coordinator), path, body, 10000,
+                                   &reply, &err),
+                  HEFT_OK);
+    return reply;
+}
+
+/* Ask for a live verification and return the round's result. */
+static char *verify_live(pf_fleet_t *fleet, const char *key)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    char body[64];
+    char path[64];
+    char round[32] = "";
+    (void)snprintf(body, sizeof body, "{\"key\":\"%s\"}", key);
+    char *reply = post(fleet, "/v1/verify", body);
+    const char *at = strstr(reply, "\"round\"");
+    assert_non_null(at);
+    assert_int_equal(sscanf(at, "\"round\": \"%30[0-9.]\"", round) == 1 ||
+                         sscanf(at, "\"round\":\"%30[0-9.]\"", round) == 1,
+                     1);
+    heft_string_free(reply);
+    (void)snprintf(path, sizeof path, "/v1/rounds/%s?wait=10", round);
+    char *result = NULL;
+    EXPECT_STATUS(
+        heft_client_get(heft_coordinator_get_url(fleet->coordinator), path, 20000, &result, &err),
+        HEFT_OK);
+    return result;
+}
+
+static bool has_text(const char *json, const char *text)
+{
+    return strstr(json, text) != NULL;
+}
+
+static void live_verify_sees_one_changed_bit(void **state)
+{
+    (void)state;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    pf_start(&fleet, &small);
+    push_ok(&fleet, 1, &result);
+    char *json = verify_live(&fleet, "first");
+    assert_true(has_text(json, "\"match\":true") || has_text(json, "\"match\": true"));
+    assert_false(has_text(json, "\"match\":false") || has_text(json, "\"match\": false"));
+    heft_string_free(json);
+    uint8_t *byte = (uint8_t *)fleet.engines[3].params.data[4] + 100;
+    *byte ^= 1;
+    json = verify_live(&fleet, "second");
+    assert_true(has_text(json, "\"match\":false") || has_text(json, "\"match\": false"));
+    heft_string_free(json);
+    *byte ^= 1;
+    pf_stop(&fleet);
+}
+
+/* ---- loop: puts, and what happens to them ---- */
+
+static void start_loop(pf_fleet_t *fleet, bool direct, uint32_t deadline_ms)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft__loop_t *loop = NULL;
+    EXPECT_STATUS(heft__loop_create(direct, &loop, &err), HEFT_OK);
+    pf_opts_t opts = {
+        .width = 32, .n_replicas = 2, .loop = loop, .phase_ms = 3000, .deadline_ms = deadline_ms
+    };
+    pf_start(fleet, &opts);
+}
+
+static void stop_loop(pf_fleet_t *fleet)
+{
+    heft__loop_t *loop = fleet->loop;
+    pf_stop(fleet);
+    heft__loop_destroy(loop);
+}
+
+static void puts_give_the_same_bytes(void **state)
+{
+    (void)state;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    start_loop(&fleet, false, 0);
+    push_ok(&fleet, 1, &result);
+    push_ok(&fleet, 2, &result);
+    stop_loop(&fleet);
+    start_loop(&fleet, true, 0);
+    push_ok(&fleet, 1, &result);
+    push_ok(&fleet, 2, &result);
+    stop_loop(&fleet);
+}
+
+static void push_with_fault(pf_fleet_t *fleet, heft__loop_fault_t fault, int64_t after,
+                            int64_t version, heft_status_t expected, const char *text)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_push_result_t result;
+    heft__loop_set_fault(fleet->loop, fault, after);
+    EXPECT_STATUS(pf_push(fleet, version, &result, &err), expected);
+    assert_true(heft__loop_was_reached(fleet->loop));
+    EXPECT_MESSAGE(text);
+    assert_string_equal(result.state, "aborted");
+}
+
+static void stage_failure_keeps_n(void **state)
+{
+    (void)state;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    start_loop(&fleet, false, 0);
+    push_ok(&fleet, 1, &result);
+    push_with_fault(&fleet, HEFT__LOOP_FAIL, 7, 2, HEFT_ERR_IO, "put of");
+    pf_expect_version(&fleet, 1);
+    push_ok(&fleet, 2, &result);
+    pf_expect_untorn(&fleet, false);
+    stop_loop(&fleet);
+}
+
+/* Which put hits which parameter is known: five parameters for each receiver, in name order. */
+static void changed_and_lost_bytes_are_detected(void **state)
+{
+    (void)state;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    start_loop(&fleet, false, 0);
+    push_ok(&fleet, 1, &result);
+    push_with_fault(&fleet, HEFT__LOOP_CORRUPT, 2, 2, HEFT_ERR_DIGEST, "parameter \"gate_up\"");
+    pf_expect_version(&fleet, 1);
+    push_with_fault(&fleet, HEFT__LOOP_DROP, 9, 3, HEFT_ERR_DIGEST, "parameter \"qkv\"");
+    pf_expect_version(&fleet, 1);
+    push_ok(&fleet, 4, &result);
+    stop_loop(&fleet);
+}
+
+static void dead_receiver_aborts_and_is_named(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    start_loop(&fleet, false, 0);
+    push_ok(&fleet, 1, &result);
+    heft__loop_set_fault(fleet.loop, HEFT__LOOP_DIE, 12);
+    EXPECT_STATUS(pf_push(&fleet, 2, &result, &err), HEFT_ERR_PEER);
+    EXPECT_MESSAGE("the receiver, is gone");
+    pf_expect_version(&fleet, 1);
+    stop_loop(&fleet);
+}
+
+static void transfer_unknown_touches_nothing(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    uint32_t n_landed;
+    uint32_t n_refused;
+    start_loop(&fleet, false, 1000);
+    push_ok(&fleet, 1, &result);
+    heft__loop_set_fault(fleet.loop, HEFT__LOOP_HOLD, 3);
+    heft_status_t status = pf_push(&fleet, 2, &result, &err);
+    assert_int_not_equal(status, HEFT_OK);
+    assert_true(heft__loop_was_reached(fleet.loop));
+    assert_string_equal(result.state, "unknown");
+    for (uint32_t i = 0; i < fleet.n_engines; i++) { /* served as before, byte for byte */
+        pf_engine_t *e = &fleet.engines[i];
+        assert_int_equal(heft_subscriber_get_version(e->sub), 1);
+        assert_int_equal(heft_subscriber_is_serving(e->sub), 1);
+        assert_true(fm_params_equal(&fleet.model, &e->params, e->rank, 1));
+    }
+    EXPECT_STATUS(pf_push(&fleet, 3, &result, &err), HEFT_ERR_POISONED);
+    heft__loop_release(fleet.loop, &n_landed, &n_refused);
+    assert_int_equal(n_landed, 1); /* into staging that nobody has reused */
+    stop_loop(&fleet);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(round_commits_bytes),
+        cmocka_unit_test(threads_give_the_same_bytes),
+        cmocka_unit_test(second_push_compiles_attaches_and_allocates_nothing),
+        cmocka_unit_test(version_rules),
+        cmocka_unit_test(late_join_not_serving),
+        cmocka_unit_test(pause_failure_aborts_all),
+        cmocka_unit_test(address_changed_before_flip),
+        cmocka_unit_test(flip_breaks_midway_live_suspect),
+        cmocka_unit_test(shape_mismatch_names_the_parameter),
+        cmocka_unit_test(live_verify_sees_one_changed_bit),
+        cmocka_unit_test(puts_give_the_same_bytes),
+        cmocka_unit_test(stage_failure_keeps_n),
+        cmocka_unit_test(changed_and_lost_bytes_are_detected),
+        cmocka_unit_test(dead_receiver_aborts_and_is_named),
+        cmocka_unit_test(transfer_unknown_touches_nothing),
+    };
+    heft__log_set_sink(NULL, NULL, -1);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Processes that die, stop and come back in the middle of a push. After each: the survivors hold
+ * the old version, bit for bit, and the next push succeeds.
+ */
+#include "node.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+enum { SOON = 10000, N_ENGINES = 2 };
+
+typedef struct fleet {
+    char *dir;
+    char state_file[600];
+    char url[128];
+    const char *width;
+    const char *contact_ms;
+    const char *stage_ms;
+    node_t coordinator;
+    node_t source;
+    node_t engines[N_ENGINES];
+} fleet_t;
+
+static void start_coordinator(fleet_t *f, const char *port)
+{
+    const char *args[] = { "coordinator", port, f->contact_ms, f->stage_ms, f->state_file, NULL };
+    f->coordinator = node_spawn(args);
+    (void)snprintf(f->url, sizeof f->url, "%s", node_expect(&f->coordinator, "url ", SOON));
+}
+
+static void start_engine(fleet_t *f, int rank)
+{
+    const char *args[] = { "subscriber", f->url, "0", rank == 0 ? "0" : "1", f->width, NULL };
+    f->engines[rank] = node_spawn(args);
+    (void)node_expect(&f->engines[rank], "ready", SOON);
+}
+
+static void start_source(fleet_t *f)
+{
+    const char *args[] = { "publisher", f->url, f->width, "5000", NULL };
+    f->source = node_spawn(args);
+    (void)node_expect(&f->source, "ready", SOON);
+}
+
+/* width 768: 26 MB of source and as many in staging, so that a transfer has several pieces. */
+static void start(fleet_t *f, const char *width, const char *contact_ms, const char *stage_ms)
+{
+    *f = (fleet_t){ .width = width, .contact_ms = contact_ms, .stage_ms = stage_ms };
+    f->dir = heft_test_mkdir();
+    (void)snprintf(f->state_file, sizeof f->state_file, "%s/state.json", f->dir);
+    start_coordinator(f, "0");
+    for (int rank = 0; rank < N_ENGINES; rank++) {
+        start_engine(f, rank);
+    }
+    start_source(f);
+}
+
+static void stop(fleet_t *f)
+{
+    node_end(&f->source);
+    for (int rank = 0; rank < N_ENGINES; rank++) {
+        node_end(&f->engines[rank]);
+    }
+    node_end(&f->coordinator);
+    heft_test_rmdir(f->dir);
+}
+
+static void push_ok(fleet_t *f, int version)
+{
+    node_send(&f->source, "push %d", version);
+    const char *result = node_expect(&f->source, "pushed ", 30000);
+    if (strncmp(result, "OK committed", 12) != 0) {
+        fail_msg("push %d: %s", version, result);
+    }
+}
+
+static void expect_engine(fleet_t *f, int rank, int version)
+{
+    char expected[128];
+    node_send(&f->engines[rank], "check");
+    const char *state = node_expect(&f->engines[rank], "state ", SOON);
+    (void)snprintf(expected, sizeof expected, "version=%d equal=1 digests=1 serving=1", version);
+    assert_string_equal(state, expected);
+}
+
+static void expect_all(fleet_t *f, int version)
+{
+    for (int rank = 0; rank < N_ENGINES; rank++) {
+        expect_engine(f, rank, version);
+    }
+}
+
+static void expect_failed_push(fleet_t *f, const char *part)
+{
+    const char *result = node_expect(&f->source, "pushed ", 30000);
+    assert_true(strncmp(result, "OK", 2) != 0);
+    assert_true(strncmp(result, "ERR_", 4) == 0);
+    if (strstr(result, part) == NULL) {
+        fail_msg("\"%s\" lacks \"%s\"", result, part);
+    }
+}
+
+static void processes_push_versions(void **state)
+{
+    (void)state;
+    fleet_t f;
+    start(&f, "64", "5000", "5000");
+    for (int version = 1; version <= 3; version++) {
+        push_ok(&f, version);
+        expect_all(&f, version);
+    }
+    stop(&f);
+}
+
+static void destination_killed_in_stage(void **state)
+{
+    (void)state;
+    fleet_t f;
+    start(&f, "768", "1000", "10000");
+    push_ok(&f, 1);
+    node_send(&f.source, "slow 2");
+    (void)node_expect(&f.source, "progress ", SOON);
+    node_end(&f.engines[1]);
+    node_send(&f.source, "go");
+    expect_failed_push(&f, "destination.heft.0.1");
+    expect_engine(&f, 0, 1);
+    start_engine(&f, 1); /* a new life: takes part from the next round */
+    push_ok(&f, 3);
+    expect_all(&f, 3);
+    stop(&f);
+}
+
+static void source_killed_mid_transfer(void **state)
+{
+    (void)state;
+    fleet_t f;
+    start(&f, "768", "1000", "10000");
+    push_ok(&f, 1);
+    node_send(&f.source, "slow 2");
+    (void)node_expect(&f.source, "progress ", SOON);
+    node_send(&f.source, "step");
+    (void)node_expect(&f.source, "progress ", SOON); /* some bytes are written */
+    node_end(&f.source);
+    expect_all(&f, 1);
+    start_source(&f);
+    push_ok(&f, 2);
+    expect_all(&f, 2);
+    stop(&f);
+}
+
+static void destination_stopped_past_its_deadline(void **state)
+{
+    (void)state;
+    fleet_t f;
+    start(&f, "768", "1000", "2000");
+    push_ok(&f, 1);
+    node_send(&f.source, "slow 2");
+    (void)node_expect(&f.source, "progress ", SOON);
+    node_kill(&f.engines[1], SIGSTOP);
+    node_send(&f.source, "go");
+    expect_failed_push(&f, "destination.heft.0.1");
+    expect_engine(&f, 0, 1);
+    node_kill(&f.engines[1], SIGCONT);
+    expect_engine(&f, 1, 1); /* it never knew */
+    push_ok(&f, 3);
+    expect_all(&f, 3);
+    stop(&f);
+}
+
+static void coordinator_killed_in_stage(void **state)
+{
+    (void)state;
+    fleet_t f;
+    start(&f, "768", "2000", "10000");
+    push_ok(&f, 1);
+    char port[16];
+    (void)snprintf(port, sizeof port, "%s", strrchr(f.url, ':') + 1);
+    node_send(&f.source, "slow 2");
+    (void)node_expect(&f.source, "progress ", SOON);
+    node_end(&f.coordinator);
+    node_send(&f.source, "go");
+    expect_failed_push(&f, "");
+    expect_all(&f, 1); /* engines go on serving without it */
+    start_coordinator(&f, port);
+    push_ok(&f, 3);
+    expect_all(&f, 3);
+    stop(&f);
+}
+
+/* Fifty pushes: memory of neither side grows. */
+static void rss_is_flat_over_pushes(void **state)
+{
+    (void)state;
+    fleet_t f;
+    start(&f, "256", "5000", "5000");
+    for (int version = 1; version <= 10; version++) {
+        push_ok(&f, version);
+    }
+    int64_t source = node_rss(&f.source);
+    int64_t engine = node_rss(&f.engines[0]);
+    for (int version = 11; version <= 60; version++) {
+        push_ok(&f, version);
+    }
+    expect_all(&f, 60);
+    int64_t slack = 2 << 20;
+    assert_true(node_rss(&f.source) <= source + slack);
+    assert_true(node_rss(&f.engines[0]) <= engine + slack);
+    stop(&f);
+}
+
+int main(int argc, char **argv)
+{
+    node_main_if_asked(argc, argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(processes_push_versions),
+        cmocka_unit_test(destination_killed_in_stage),
+        cmocka_unit_test(source_killed_mid_transfer),
+        cmocka_unit_test(destination_stopped_past_its_deadline),
+        cmocka_unit_test(coordinator_killed_in_stage),
+        cmocka_unit_test(rss_is_flat_over_pushes),
+    };
+    (void)signal(SIGPIPE, SIG_IGN);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
