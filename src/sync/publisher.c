@@ -22,11 +22,6 @@ static void *work(void *arg)
         heft_status_t status = heft__member_await_order(pub->member, INT64_MAX, &order, NULL);
         (void)pthread_mutex_lock(&pub->lock);
         bool stop = pub->stop;
-        if (status == HEFT_OK) {
-            pub->open_round = order.round;
-            pub->open_version = order.version;
-            (void)pthread_cond_broadcast(&pub->changed);
-        }
         (void)pthread_mutex_unlock(&pub->lock);
         if (status == HEFT_OK) {
             if (!stop) {
@@ -159,16 +154,6 @@ static heft_status_t build(heft_publisher_t *pub, const heft_publisher_opts_t *o
     return status == HEFT_OK ? start_worker(pub, err) : status;
 }
 
-static void init_lock(heft_publisher_t *pub)
-{
-    pthread_condattr_t attr;
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    (void)pthread_mutex_init(&pub->lock, NULL);
-    (void)pthread_cond_init(&pub->changed, &attr);
-    (void)pthread_condattr_destroy(&attr);
-}
-
 heft_status_t heft__publisher_create_over(heft__transport_t *const *transports,
                                           uint32_t n_transports, const heft_publisher_opts_t *opts,
                                           const heft_manifest_t *manifest, const void *const *data,
@@ -187,7 +172,7 @@ heft_status_t heft__publisher_create_over(heft__transport_t *const *transports,
     if (pub == NULL) {
         return heft__error_nomem(err, sizeof *pub);
     }
-    init_lock(pub);
+    (void)pthread_mutex_init(&pub->lock, NULL);
     heft__fleet_init(&pub->fleet);
     pub->manifest = manifest;
     pub->data = data;
@@ -231,7 +216,6 @@ void heft_publisher_destroy(heft_publisher_t *pub)
     heft__free(pub->url);
     heft__free(pub->sizes);
     heft__free(pub->digests);
-    (void)pthread_cond_destroy(&pub->changed);
     (void)pthread_mutex_destroy(&pub->lock);
     heft__free(pub);
 }
@@ -244,16 +228,6 @@ static void set_push(heft_publisher_t *pub, int64_t version)
     pub->push_version = version;
     (void)pthread_mutex_unlock(&pub->lock);
     heft__member_interrupt(pub->member); /* the worker may wait for this push */
-}
-
-/* The round that another publisher began for this version; false: there is none. */
-static bool join_round(heft_publisher_t *pub, int64_t version, heft__round_id_t *round_out)
-{
-    (void)pthread_mutex_lock(&pub->lock);
-    bool found = pub->open_version == version && pub->open_round.seq > 0;
-    *round_out = pub->open_round;
-    (void)pthread_mutex_unlock(&pub->lock);
-    return found;
 }
 
 static void rest(void)
@@ -283,7 +257,7 @@ static heft_status_t read_begun(const char *text, size_t n, heft__round_id_t *ro
 
 /* The same key gives the same round, so a lost reply is no reason to fail. */
 static heft_status_t begin_round(heft_publisher_t *pub, heft__http_t *http, const char *body,
-                                 int64_t version, heft__round_id_t *round_out, heft_error_t *err)
+                                 heft__round_id_t *round_out, heft_error_t *err)
 {
     int64_t deadline = heft__clock_mono_ns() + (int64_t)pub->deadline_ms * 1000000;
     for (;;) {
@@ -296,9 +270,6 @@ static heft_status_t begin_round(heft_publisher_t *pub, heft__http_t *http, cons
             status = read_begun(reply, n, round_out, err);
             heft__free(reply);
             return status;
-        }
-        if (status == HEFT_ERR_BUSY && join_round(pub, version, round_out)) {
-            return HEFT_OK;
         }
         bool may_help = code == 0 && (status == HEFT_ERR_PEER || status == HEFT_ERR_TIMEOUT);
         if (!may_help || heft__clock_mono_ns() >= deadline) {
@@ -394,7 +365,7 @@ static heft_status_t push_over(heft_publisher_t *pub, heft__http_t *http, int64_
     heft__outcome_t outcome;
     heft_status_t status = make_begin(version, &body, err);
     if (status == HEFT_OK) {
-        status = begin_round(pub, http, body, version, &round, err);
+        status = begin_round(pub, http, body, &round, err);
     }
     heft__free(body);
     if (status != HEFT_OK) {

@@ -35,13 +35,10 @@ struct heft_publisher {
 
     /* Guarded by lock. */
     pthread_mutex_t lock;
-    pthread_cond_t changed;
     pthread_t worker;
     bool has_worker;
     bool stop;
-    int64_t push_version;        /* 0: no push is in progress */
-    heft__round_id_t open_round; /* the round the worker saw last ... */
-    int64_t open_version;        /* ... and its version */
+    int64_t push_version; /* 0: no push is in progress */
 
     /* Statistics of the worker, for tests; read while no push is in progress. */
     int64_t stage_allocs; /* allocations of the process while the last stage moved bytes */

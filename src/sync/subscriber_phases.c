@@ -48,6 +48,8 @@ static heft__problem_kind_t kind_of(heft_status_t status)
         return HEFT__PROBLEM_SHAPE;
     case HEFT_ERR_NOSPACE:
         return HEFT__PROBLEM_STAGING;
+    case HEFT_ERR_UNSUPPORTED:
+        return HEFT__PROBLEM_SIDE;
     case HEFT_ERR_PROOF:
         return HEFT__PROBLEM_PROOF;
     default:
@@ -55,19 +57,15 @@ static heft__problem_kind_t kind_of(heft_status_t status)
     }
 }
 
-/* The one manifest that all sources share. */
+/* Manifests say nothing of shards yet, so each source would send everything. */
 static heft_status_t find_source(const heft__order_t *order, const char **digest_out,
                                  heft_error_t *err)
 {
-    if (order->n_peers == 0) {
-        return heft__error_set(err, HEFT_ERR_PROOF, "empty side: 0 sources");
-    }
-    for (uint32_t i = 1; i < order->n_peers; i++) {
-        if (strcmp(order->peers[i].manifest, order->peers[0].manifest) != 0) {
-            return heft__error_set(err, HEFT_ERR_SHAPE,
-                                   "sources %s and %s declare different manifests",
-                                   order->peers[0].id, order->peers[i].id);
-        }
+    if (order->n_peers != 1) {
+        return heft__error_set(err, HEFT_ERR_UNSUPPORTED,
+                               "%u sources, this version takes exactly one (%s, %s, ...)",
+                               order->n_peers, order->n_peers > 0 ? order->peers[0].id : "",
+                               order->n_peers > 1 ? order->peers[1].id : "");
     }
     *digest_out = order->peers[0].manifest;
     return HEFT_OK;
