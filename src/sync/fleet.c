@@ -366,6 +366,7 @@ static heft_status_t mark_links(heft__fleet_t *fleet, const heft__peer_t *peers,
     for (uint32_t i = 0; i < fleet->n_links; i++) {
         fleet->links[i].is_staged = false;
         fleet->links[i].has_begun = false;
+        fleet->links[i].is_unknown = false;
     }
     for (uint32_t i = 0; i < n_peers; i++) {
         if (!peers[i].moves) {

@@ -43,6 +43,7 @@ typedef struct heft__link {
     bool moves;             /* takes part in the data path of this round */
     bool is_staged;         /* a target of the present stage */
     bool has_begun;         /* this round */
+    bool is_unknown;        /* a put was issued, and it is not known whether it has ended */
     heft__remote_t *remote; /* NULL: not attached */
 } heft__link_t;
 

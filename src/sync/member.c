@@ -133,6 +133,9 @@ void heft__member_destroy(heft__member_t *member)
     for (int i = 0; i < HEFT__N_MEMBER_OBJECTS; i++) {
         heft__free(member->objects[i]);
     }
+    for (int i = 0; i < HEFT__N_KEPT; i++) {
+        heft__free(member->kept[i].text);
+    }
     heft__report_fini(&member->report);
     heft__order_fini(&member->order);
     (void)pthread_cond_destroy(&member->changed);

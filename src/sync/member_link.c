@@ -40,6 +40,13 @@ static heft_status_t renew_http(heft__member_t *member, heft_error_t *err)
     return status;
 }
 
+/* How long to stay silent within a round: well within what the coordinator takes for a loss. */
+static uint32_t silence_ms(const heft__member_t *member)
+{
+    uint32_t third = member->contact_ms / 3;
+    return third < ROUND_POLL_MS ? third : ROUND_POLL_MS;
+}
+
 static heft_status_t request(heft__member_t *member, const char *method, const char *path,
                              const char *body, uint32_t wait_ms, int *code_out, char **body_out,
                              size_t *n_out, heft_error_t *err)
@@ -96,67 +103,63 @@ static heft_status_t register_member(heft__member_t *member, heft_error_t *err)
 
 /* ---- bind ---- */
 
-typedef struct bind_texts {
-    heft__bind_t msg;
-    char *objects[HEFT__N_MEMBER_OBJECTS]; /* copies */
-    uint64_t wanted;
-} bind_texts_t;
-
-static void bind_texts_fini(bind_texts_t *texts)
+/* A copy of what has this digest, bound or kept; NULL: nothing here has. */
+static char *copy_object(heft__member_t *member, const char *digest)
 {
+    const char *text = NULL;
+    (void)pthread_mutex_lock(&member->lock);
     for (int i = 0; i < HEFT__N_MEMBER_OBJECTS; i++) {
-        heft__free(texts->objects[i]);
+        if (member->objects[i] != NULL && strcmp(member->digests[i], digest) == 0) {
+            text = member->objects[i];
+        }
     }
+    for (int i = 0; i < HEFT__N_KEPT; i++) {
+        if (member->kept[i].text != NULL && strcmp(member->kept[i].digest, digest) == 0) {
+            text = member->kept[i].text;
+        }
+    }
+    char *copy = text != NULL ? heft__strdup(text) : NULL;
+    (void)pthread_mutex_unlock(&member->lock);
+    return copy;
 }
 
-static heft_status_t take_bind_texts(heft__member_t *member, bind_texts_t *texts, heft_error_t *err)
+/* A report must not name what nobody can put any more. */
+static void forget_object(heft__member_t *member, const char *digest)
 {
-    heft_status_t status = HEFT_OK;
-    char *slots[HEFT__N_MEMBER_OBJECTS] = { texts->msg.manifest, texts->msg.contract,
-                                            texts->msg.endpoint };
-    memcpy(texts->msg.incarnation, member->identity.incarnation, sizeof texts->msg.incarnation);
     (void)pthread_mutex_lock(&member->lock);
-    texts->wanted = member->n_binds_wanted;
-    for (int i = 0; i < HEFT__N_MEMBER_OBJECTS; i++) {
-        memcpy(slots[i], member->digests[i], HEFT__DIGEST_SIZE);
-        if (member->objects[i] != NULL) {
-            texts->objects[i] = heft__strdup(member->objects[i]);
-            if (texts->objects[i] == NULL) {
-                status = heft__error_nomem(err, strlen(member->objects[i]) + 1);
-            }
+    char *names[] = { member->report.plans, member->report.digests, member->report.live };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strcmp(names[i], digest) == 0) {
+            names[i][0] = '\0';
         }
     }
     (void)pthread_mutex_unlock(&member->lock);
-    return status;
 }
 
-/* Put the objects that an error reply lists as missing; *n_out of them were ours. */
-static heft_status_t put_missing(heft__member_t *member, const bind_texts_t *texts, int *n_out,
-                                 heft_error_t *err)
+/* Put the objects that the last error reply lists as missing; *n_out of them were ours. */
+static heft_status_t put_missing(heft__member_t *member, int *n_out, heft_error_t *err)
 {
-    const char *slots[HEFT__N_MEMBER_OBJECTS] = { texts->msg.manifest, texts->msg.contract,
-                                                  texts->msg.endpoint };
     heft_status_t status = HEFT_OK;
     json_t *root = json_loads(heft__http_get_error_body(member->http), 0, NULL);
     const json_t *missing = json_object_get(root, "missing");
     *n_out = 0;
     for (size_t k = 0; k < json_array_size(missing) && status == HEFT_OK; k++) {
         const char *digest = json_string_value(json_array_get(missing, k));
-        for (int i = 0; i < HEFT__N_MEMBER_OBJECTS && digest != NULL; i++) {
-            if (texts->objects[i] != NULL && strcmp(digest, slots[i]) == 0) {
-                char put[HEFT__DIGEST_SIZE];
-                status = heft__member_put_over(member->http, texts->objects[i], member->deadline_ms,
-                                               put, err);
-                ++*n_out;
-            }
+        char *text = digest != NULL ? copy_object(member, digest) : NULL;
+        if (text != NULL) {
+            char put[HEFT__DIGEST_SIZE];
+            status = heft__member_put_over(member->http, text, member->deadline_ms, put, err);
+            heft__free(text);
+            ++*n_out;
+        } else if (digest != NULL) {
+            forget_object(member, digest);
         }
     }
     json_decref(root);
     return status;
 }
 
-static heft_status_t send_bind(heft__member_t *member, const bind_texts_t *texts, const char *body,
-                               heft_error_t *err)
+static heft_status_t send_bind(heft__member_t *member, const char *body, heft_error_t *err)
 {
     char path[64 + HEFT__ID_SIZE];
     int code = 0;
@@ -164,7 +167,7 @@ static heft_status_t send_bind(heft__member_t *member, const bind_texts_t *texts
     heft_status_t status = request(member, "PUT", path, body, 0, &code, NULL, NULL, err);
     if (status == HEFT_ERR_STATE && code == 409) {
         int n_put = 0;
-        heft_status_t put = put_missing(member, texts, &n_put, err);
+        heft_status_t put = put_missing(member, &n_put, err);
         if (put != HEFT_OK || n_put == 0) {
             return put != HEFT_OK ? put : status;
         }
@@ -180,23 +183,26 @@ static heft_status_t send_bind(heft__member_t *member, const bind_texts_t *texts
 
 static heft_status_t bind_member(heft__member_t *member, heft_error_t *err)
 {
-    bind_texts_t texts = { .wanted = 0 };
+    heft__bind_t msg = { .manifest = "" };
     char *body = NULL;
-    heft_status_t status = take_bind_texts(member, &texts, err);
+    memcpy(msg.incarnation, member->identity.incarnation, sizeof msg.incarnation);
+    (void)pthread_mutex_lock(&member->lock);
+    uint64_t wanted = member->n_binds_wanted;
+    memcpy(msg.manifest, member->digests[HEFT__OBJECT_MANIFEST], sizeof msg.manifest);
+    memcpy(msg.contract, member->digests[HEFT__OBJECT_CONTRACT], sizeof msg.contract);
+    memcpy(msg.endpoint, member->digests[HEFT__OBJECT_ENDPOINT], sizeof msg.endpoint);
+    (void)pthread_mutex_unlock(&member->lock);
+    heft_status_t status = heft__bind_encode(&msg, &body, err);
     if (status == HEFT_OK) {
-        status = heft__bind_encode(&texts.msg, &body, err);
-    }
-    if (status == HEFT_OK) {
-        status = send_bind(member, &texts, body, err);
+        status = send_bind(member, body, err);
     }
     if (status == HEFT_OK) {
         (void)pthread_mutex_lock(&member->lock);
-        member->n_binds_done = texts.wanted;
+        member->n_binds_done = wanted;
         (void)pthread_cond_broadcast(&member->changed);
         (void)pthread_mutex_unlock(&member->lock);
     }
     heft__free(body);
-    bind_texts_fini(&texts);
     return status;
 }
 
@@ -250,10 +256,11 @@ static heft_status_t take_report(heft__member_t *member, char **text_out, uint32
     if (wait_ms > member->contact_ms / 3) {
         wait_ms = member->contact_ms / 3;
     }
-    if (is_round_open(&member->report) && wait_ms > ROUND_POLL_MS) {
-        wait_ms = ROUND_POLL_MS;
+    if (is_round_open(&member->report) && wait_ms > silence_ms(member)) {
+        wait_ms = silence_ms(member);
     }
     member->report.wait_ms = wait_ms;
+    member->report.sequence++; /* one that is overtaken by a later one is refused */
     heft_status_t status = encode_report_locked(member, text_out, err);
     member->n_sent = member->n_changes;
     member->is_polling = status == HEFT_OK;
@@ -271,7 +278,7 @@ static void take_order(heft__member_t *member, heft__order_t *order)
     bool is_known = is_old || (member->has_order && member->order.sequence == order->sequence);
     if (is_known) {
         heft__order_fini(order);
-        int64_t until = in_ms(is_old ? SHORT_MS : ROUND_POLL_MS);
+        int64_t until = in_ms(is_old ? SHORT_MS : silence_ms(member));
         while (!member->stop && member->n_changes == member->n_sent &&
                heft__member_wait_locked(member, until)) {
         }
@@ -309,6 +316,10 @@ static heft_status_t poll_once(heft__member_t *member, heft_error_t *err)
         }
     } else if (code == 410 || (code == 409 && status == HEFT_ERR_STALE)) {
         member->is_registered = false;
+    } else if (code == 409 && status == HEFT_ERR_STATE) { /* it has lost what the report names */
+        int n_put = 0;
+        heft_status_t put = put_missing(member, &n_put, err);
+        status = put == HEFT_OK && n_put > 0 ? HEFT_OK : status;
     }
     heft__free(text);
     heft__free(reply);
@@ -328,6 +339,17 @@ static heft_status_t step(heft__member_t *member, heft_error_t *err)
     return is_bound(member) ? poll_once(member, err) : bind_member(member, err);
 }
 
+/* Twice the last one, but back in time for a coordinator that comes back. */
+static uint32_t next_backoff_ms(const heft__member_t *member)
+{
+    uint32_t most = BACKOFF_MAX_MS;
+    if (member->contact_ms > 0 && member->contact_ms / 3 < most) {
+        most = member->contact_ms / 3;
+    }
+    uint32_t next = member->backoff_ms == 0 ? BACKOFF_MIN_MS : member->backoff_ms * 2;
+    return next < most ? next : most;
+}
+
 /* Note how it went; false: stop. */
 static bool settle(heft__member_t *member, heft_status_t status, const heft_error_t *err)
 {
@@ -338,10 +360,7 @@ static bool settle(heft__member_t *member, heft_status_t status, const heft_erro
         member->backoff_ms = 0;
     } else if (!was_broken_off) {
         member->contact = *err;
-        member->backoff_ms = member->backoff_ms == 0 ? BACKOFF_MIN_MS : member->backoff_ms * 2;
-        if (member->backoff_ms > BACKOFF_MAX_MS) {
-            member->backoff_ms = BACKOFF_MAX_MS;
-        }
+        member->backoff_ms = next_backoff_ms(member);
     }
     (void)pthread_cond_broadcast(&member->changed);
     int64_t until = in_ms(member->backoff_ms);

@@ -14,12 +14,35 @@ static heft_status_t own_connection(heft__member_t *member, heft_error_t *err)
 heft_status_t heft__member_put_over(heft__http_t *http, const char *text, uint32_t deadline_ms,
                                     char *digest_out, heft_error_t *err)
 {
+    char digest[HEFT__DIGEST_SIZE];
     char path[32 + HEFT__DIGEST_SIZE];
     int code;
     size_t n = strlen(text);
-    heft__object_digest(text, n, digest_out);
-    (void)snprintf(path, sizeof path, "/v1/objects/%s", digest_out);
-    return heft__http_request(http, "PUT", path, text, n, deadline_ms, &code, NULL, NULL, err);
+    heft__object_digest(text, n, digest);
+    (void)snprintf(path, sizeof path, "/v1/objects/%s", digest);
+    heft_status_t status =
+        heft__http_request(http, "PUT", path, text, n, deadline_ms, &code, NULL, NULL, err);
+    if (status == HEFT_OK) {
+        memcpy(digest_out, digest, sizeof digest);
+    }
+    return status;
+}
+
+/* A round names three objects at most, so the last four are enough. */
+static heft_status_t keep(heft__member_t *member, const char *text, const char *digest,
+                          heft_error_t *err)
+{
+    char *copy = heft__strdup(text);
+    if (copy == NULL) {
+        return heft__error_nomem(err, strlen(text) + 1);
+    }
+    (void)pthread_mutex_lock(&member->lock);
+    heft__kept_t *slot = &member->kept[member->next_kept++ % HEFT__N_KEPT];
+    heft__free(slot->text);
+    slot->text = copy;
+    memcpy(slot->digest, digest, sizeof slot->digest);
+    (void)pthread_mutex_unlock(&member->lock);
+    return HEFT_OK;
 }
 
 heft_status_t heft__member_put_object(heft__member_t *member, const char *text, char *digest_out,
@@ -29,7 +52,8 @@ heft_status_t heft__member_put_object(heft__member_t *member, const char *text, 
     if (status != HEFT_OK) {
         return status;
     }
-    return heft__member_put_over(member->owner_http, text, member->deadline_ms, digest_out, err);
+    status = heft__member_put_over(member->owner_http, text, member->deadline_ms, digest_out, err);
+    return status == HEFT_OK ? keep(member, text, digest_out, err) : status;
 }
 
 heft_status_t heft__member_get_object(heft__member_t *member, const char *digest, char **text_out,

@@ -7,6 +7,13 @@
 
 #include "sync/member.h"
 
+/* An object that a report may name. The coordinator forgets objects when it restarts. */
+typedef struct heft__kept {
+    char digest[HEFT__DIGEST_SIZE];
+    char *text; /* owned; NULL: free */
+} heft__kept_t;
+enum { HEFT__N_KEPT = 4 };
+
 struct heft__member {
     /* Set at creation, then constant. */
     char *url;
@@ -39,6 +46,8 @@ struct heft__member {
     char digests[HEFT__N_MEMBER_OBJECTS][HEFT__DIGEST_SIZE];
     uint64_t n_binds_wanted; /* raised by set_object */
     uint64_t n_binds_done;
+    heft__kept_t kept[HEFT__N_KEPT]; /* the last objects that the owner put */
+    uint32_t next_kept;
     heft_error_t contact; /* status HEFT_OK: in contact */
     bool is_final;        /* contact is a refusal that trying again does not change */
     int64_t committed;

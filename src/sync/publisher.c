@@ -347,9 +347,11 @@ static heft_status_t explain(const heft__outcome_t *outcome, heft_error_t *err)
         outcome->cause.status != HEFT_OK ? outcome->cause.status : HEFT_ERR_STATE;
     const char *detail =
         outcome->first_problem[0] != '\0' ? outcome->first_problem : outcome->cause.cause;
-    (void)heft__error_set(err, status, "round %s of version %lld %s in %s: %s%s%s", id,
+    const char *peer = outcome->cause.peer;
+    (void)heft__error_set(err, status, "round %s of version %lld %s in %s: %s%s%s%s%s", id,
                           (long long)outcome->version, outcome->state,
                           heft__phase_text(outcome->cause.phase), outcome->cause_member,
+                          peer[0] != '\0' ? " to " : "", peer,
                           outcome->cause_member[0] != '\0' ? ": " : "", detail);
     if (err != NULL && outcome->cause.rank >= 0) {
         err->peer_rank = outcome->cause.rank;

@@ -165,8 +165,8 @@ static heft_status_t end_links(heft_publisher_t *pub, const heft__order_t *order
     heft_status_t first = HEFT_OK;
     for (uint32_t i = 0; i < pub->fleet.n_links; i++) {
         heft__link_t *link = &pub->fleet.links[i];
-        if (!link->has_begun) {
-            continue;
+        if (!link->has_begun || link->is_unknown) {
+            continue; /* an end would say that nothing more can come */
         }
         heft_error_t why = HEFT_ERROR_INIT;
         heft_status_t status = heft__remote_end(link->remote, token, completed, &why);
@@ -225,9 +225,8 @@ static heft_status_t put_link(heft_publisher_t *pub, heft__link_t *link, int64_t
     return HEFT_OK;
 }
 
-/* *is_unknown_out: a put was issued and it is not known whether it has ended. */
 static heft_status_t put_links(heft_publisher_t *pub, const heft__order_t *order, int64_t *n_chunks,
-                               bool *is_unknown_out, heft_error_t *err)
+                               heft_error_t *err)
 {
     heft_status_t first = HEFT_OK;
     int64_t deadline = deadline_of(pub, order);
@@ -243,7 +242,7 @@ static heft_status_t put_links(heft_publisher_t *pub, const heft__order_t *order
         heft_error_t late = HEFT_ERROR_INIT;
         heft_status_t flushed = heft__remote_flush(link->remote, deadline, &late);
         if (flushed != HEFT_OK) {
-            *is_unknown_out = true;
+            link->is_unknown = flushed != HEFT_ERR_PEER; /* the dead receive nothing */
             pub->blame.peer = link->id;
             why = status == HEFT_OK ? late : why;
             status = status == HEFT_OK ? flushed : status;
@@ -325,7 +324,7 @@ static void drop_lost_links(heft_publisher_t *pub)
 }
 
 static heft_status_t send_all(heft_publisher_t *pub, const heft__order_t *order, int64_t *n_chunks,
-                              bool *is_unknown_out, heft_error_t *err)
+                              heft_error_t *err)
 {
     heft_status_t status = begin_links(pub, order, err);
     int64_t allocs = heft__alloc_total();
@@ -333,7 +332,7 @@ static heft_status_t send_all(heft_publisher_t *pub, const heft__order_t *order,
         status = run_families(pub, err);
     }
     if (status == HEFT_OK) {
-        status = put_links(pub, order, n_chunks, is_unknown_out, err);
+        status = put_links(pub, order, n_chunks, err);
     }
     pub->stage_allocs = heft__alloc_total() - allocs;
     heft_error_t late = HEFT_ERROR_INIT;
@@ -345,13 +344,22 @@ static heft_status_t send_all(heft_publisher_t *pub, const heft__order_t *order,
     return status;
 }
 
+static bool has_unknown(const heft_publisher_t *pub)
+{
+    for (uint32_t i = 0; i < pub->fleet.n_links; i++) {
+        if (pub->fleet.links[i].is_unknown) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void do_stage(heft_publisher_t *pub, const heft__order_t *order)
 {
     heft_error_t err = HEFT_ERROR_INIT;
     char digests[HEFT__DIGEST_SIZE] = "";
     int64_t n_chunks = 0;
     int64_t start = heft__clock_mono_ns();
-    bool is_unknown = false;
     pub->round = order->round;
     pub->blame = (heft__blame_t){ .peer = NULL };
     heft__member_lock(pub->member)->state = HEFT__STATE_SENDING;
@@ -359,7 +367,7 @@ static void do_stage(heft_publisher_t *pub, const heft__order_t *order)
     heft_status_t status = heft__fleet_aim(&pub->fleet, order->peers, order->n_peers,
                                            deadline_of(pub, order), &pub->blame, &err);
     if (status == HEFT_OK) {
-        status = send_all(pub, order, &n_chunks, &is_unknown, &err);
+        status = send_all(pub, order, &n_chunks, &err);
     }
     note_counters(pub, n_chunks, start);
     if (status == HEFT_OK) {
@@ -368,7 +376,7 @@ static void do_stage(heft_publisher_t *pub, const heft__order_t *order)
     heft__report_t *report = heft__member_lock(pub->member);
     memcpy(report->digests, digests, sizeof report->digests);
     heft__member_unlock(pub->member, false);
-    if (is_unknown) {
+    if (has_unknown(pub)) {
         heft__member_conclude(pub->member, HEFT__RESULT_UNKNOWN, HEFT__STATE_SENDING, &err,
                               &pub->blame);
         return;

@@ -13,6 +13,18 @@
 
 /* ---- contact with the window while a transfer is on ---- */
 
+/* A source that is alive says itself why it stopped, and says it better: it is given the time to.
+ */
+static const int64_t hearsay_ns = 2000000000;
+
+static void report_failed(heft_subscriber_t *sub, heft__report_t *report, heft__result_t result,
+                          const heft_error_t *err)
+{
+    report->result = result;
+    heft__wire_error_set(&report->error, HEFT__PHASE_STAGE, err);
+    sub->is_armed = false;
+}
+
 /* Called by the member's thread, with the member's lock held. */
 static void refresh(void *arg, heft__report_t *report)
 {
@@ -21,20 +33,23 @@ static void refresh(void *arg, heft__report_t *report)
         report->result != HEFT__RESULT_WORKING) {
         return;
     }
+    heft_error_t err = HEFT_ERROR_INIT;
     heft__window_state_t state;
     heft__window_query(sub->window, &state);
-    if (state.n_lost > 0 || state.n_failed > 0) {
-        heft_error_t err = HEFT_ERROR_INIT;
-        if (state.n_lost > 0) {
-            (void)heft__error_set(&err, HEFT_ERR_PEER, "the source, process %d, died while sending",
-                                  (int)state.lost_pid);
-        } else {
-            (void)heft__error_set(&err, HEFT_ERR_CANCELED, "the source stopped before the end");
-        }
+    int64_t now = heft__clock_mono_ns();
+    if (state.n_failed > 0 && sub->failed_mono_ns == 0) {
+        sub->failed_mono_ns = now;
+    }
+    if (state.n_lost > 0) {
+        (void)heft__error_set(&err, HEFT_ERR_PEER, "the source, process %d, died while sending",
+                              (int)state.lost_pid);
         /* Nobody writes any more only if no other sender is still at it. */
-        report->result = state.n_writing > 0 ? HEFT__RESULT_UNKNOWN : HEFT__RESULT_FAILED;
-        heft__wire_error_set(&report->error, HEFT__PHASE_STAGE, &err);
-        sub->is_armed = false;
+        report_failed(sub, report, state.n_writing > 0 ? HEFT__RESULT_UNKNOWN : HEFT__RESULT_FAILED,
+                      &err);
+    } else if (state.n_failed > 0 && state.n_writing == 0 &&
+               now - sub->failed_mono_ns >= hearsay_ns) {
+        (void)heft__error_set(&err, HEFT_ERR_CANCELED, "the source stopped before the end");
+        report_failed(sub, report, HEFT__RESULT_FAILED, &err);
     } else if (state.n_done >= sub->n_senders && state.n_writing == 0) {
         report->result = HEFT__RESULT_OK;
         report->state = HEFT__STATE_STAGED;

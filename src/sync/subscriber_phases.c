@@ -234,6 +234,7 @@ static void do_stage(heft_subscriber_t *sub, const heft__order_t *order)
                                                    .seq = (uint64_t)order->round.seq });
     heft__report_t *report = heft__member_lock(sub->member);
     sub->is_armed = true;
+    sub->failed_mono_ns = 0;
     sub->n_senders = order->n_peers > 0 ? order->n_peers : 1;
     report->state = HEFT__STATE_STAGING; /* still working: refresh says when it has arrived */
     heft__member_unlock(sub->member, true);
@@ -297,6 +298,22 @@ static uint32_t compare_staged(heft_subscriber_t *sub)
     return i;
 }
 
+/* What has arrived, once it has been compared. */
+static void note_arrival(heft_subscriber_t *sub, int64_t verify_ns)
+{
+    uint64_t n_pieces = 0;
+    int64_t bytes = 0;
+    (void)heft_plan_get_pieces(sub->plan, 0, &n_pieces);
+    for (uint32_t i = 0; i < sub->layout.n_params; i++) {
+        bytes += sub->moved[i]; /* bounded by the bytes of staging */
+    }
+    heft__report_t *report = heft__member_lock(sub->member);
+    report->counters.bytes = bytes;
+    report->counters.pieces = (int64_t)n_pieces;
+    report->counters.verify_ns = verify_ns;
+    heft__member_unlock(sub->member, false);
+}
+
 static void do_verify(heft_subscriber_t *sub, const heft__order_t *order)
 {
     heft_error_t err = HEFT_ERROR_INIT;
@@ -313,9 +330,7 @@ static void do_verify(heft_subscriber_t *sub, const heft__order_t *order)
                                      (unsigned long long)sub->expected[bad]);
         }
     }
-    heft__report_t *report = heft__member_lock(sub->member);
-    report->counters.verify_ns = heft__clock_mono_ns() - start;
-    heft__member_unlock(sub->member, false);
+    note_arrival(sub, heft__clock_mono_ns() - start);
     heft__blame_t blame = { .tensor = bad < sub->layout.n_params ? param_name(sub, bad) : NULL };
     heft__member_conclude(sub->member, status == HEFT_OK ? HEFT__RESULT_OK : HEFT__RESULT_FAILED,
                           HEFT__STATE_STAGED, &err, &blame);

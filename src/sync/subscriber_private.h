@@ -36,7 +36,8 @@ struct heft_subscriber {
 
     /* Guarded by the member's lock: what refresh looks at while a transfer is on. */
     bool is_armed;
-    uint32_t n_senders; /* that will send in this round */
+    uint32_t n_senders;     /* that will send in this round */
+    int64_t failed_mono_ns; /* when one was first seen to have stopped early; 0: none */
 
     /* Guarded by lock. */
     pthread_mutex_t lock;

@@ -230,6 +230,17 @@ void pf_await(atomic_int *counter, int value)
     }
 }
 
+void pf_await_serving(pf_engine_t *engine)
+{
+    int64_t deadline = heft__clock_mono_ns() + 5000000000;
+    while (!heft_subscriber_is_serving(engine->sub)) {
+        if (heft__clock_mono_ns() > deadline) {
+            fail_msg("engine %u.%u does not serve", engine->replica, engine->rank);
+        }
+        (void)sched_yield();
+    }
+}
+
 void pf_expect_untorn(pf_fleet_t *fleet, bool some)
 {
     for (uint32_t i = 0; i < fleet->n_engines; i++) {

@@ -69,6 +69,7 @@ heft_status_t pf_push(pf_fleet_t *fleet, int64_t version, heft_push_result_t *re
 void pf_expect_version(pf_fleet_t *fleet, int64_t version);
 /* Wait (5 s) until *counter >= value. */
 void pf_await(atomic_int *counter, int value);
+void pf_await_serving(pf_engine_t *engine);
 /* No reader has ever seen bytes that were not of its version; each has read something if `some`. */
 void pf_expect_untorn(pf_fleet_t *fleet, bool some);
 
