@@ -357,7 +357,7 @@ heft_status_t heft_bindings_decode(const char *text, size_t n, heft_bindings_t *
     if (status == HEFT_OK) {
         status = heft_bindings_create(&bindings, err);
     }
-    if (status == HEFT_OK) {
+    if (status == HEFT_OK && bindings != NULL) {
         status = decode_root(bindings, root, err);
     }
     json_decref(root);

@@ -283,6 +283,7 @@ heft_status_t heft__recipe_error(const heft_recipe_t *recipe, heft__pos_t pos, h
     char message[512];
     va_list args;
     va_start(args, fmt);
+    /* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): a false alarm of clang 14 */
     (void)vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
     /* A long path must not push the message out: its end tells the files apart. */

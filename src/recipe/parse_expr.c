@@ -80,7 +80,8 @@ static heft_status_t new_expr(heft__parser_t *p, heft__expr_kind_t kind, heft__e
 {
     heft__expr_t *expr = heft__arena_calloc(&p->recipe->arena, 1, sizeof *expr);
     if (expr == NULL) {
-        return heft__parse_nomem(p);
+        (void)heft__parse_nomem(p);
+        return HEFT_ERR_NOMEM;
     }
     expr->kind = kind;
     expr->pos = p->at->pos;
@@ -357,7 +358,8 @@ static heft_status_t new_axis(heft__parser_t *p, heft__axis_kind_t kind, heft__a
 {
     heft__axis_t *axis = heft__arena_calloc(&p->recipe->arena, 1, sizeof *axis);
     if (axis == NULL) {
-        return heft__parse_nomem(p);
+        (void)heft__parse_nomem(p);
+        return HEFT_ERR_NOMEM;
     }
     axis->kind = kind;
     axis->pos = p->at->pos;
@@ -374,12 +376,12 @@ static heft_status_t add_kid(heft__parser_t *p, heft__axis_t ***kids, uint32_t *
 {
     if ((*n & (*n + 1)) == 0) { /* 0, 1, 3, 7, ...: full */
         heft__axis_t **more =
-            heft__arena_calloc(&p->recipe->arena, 2 * (size_t)*n + 1, sizeof *more);
+            heft__arena_calloc(&p->recipe->arena, 2 * (size_t)*n + 1, sizeof(void *));
         if (more == NULL) {
             return heft__parse_nomem(p);
         }
         if (*n > 0) {
-            memcpy(more, *kids, *n * sizeof *more);
+            memcpy(more, *kids, *n * sizeof(void *));
         }
         *kids = more;
     }

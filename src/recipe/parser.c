@@ -285,7 +285,7 @@ static heft_status_t parse_rule_line(heft__parser_t *p)
     heft_status_t status = heft__parse_rule(p, &rule);
     void *items = recipe->rules;
     if (status != HEFT_OK ||
-        !grow(p, &items, &recipe->cap_rules, recipe->n_rules + 1, sizeof rule)) {
+        !grow(p, &items, &recipe->cap_rules, recipe->n_rules + 1, sizeof(void *))) {
         return status != HEFT_OK ? status : HEFT_ERR_NOMEM;
     }
     rule->is_optional = is_optional;

@@ -245,32 +245,32 @@ typedef struct heft__slot {
 
 typedef struct heft__rule {
     heft__pos_t pos;
-    bool is_optional;
-    bool is_shared;
+    const char *note; /* "name:line" */
     heft__rule_source_t sources[HEFT__MAX_PARTS];
-    uint32_t n_sources;
-    heft__refine_t *refines;
     heft__rule_target_t targets[HEFT__MAX_PARTS];
-    uint32_t n_targets;
+    heft__refine_t *refines;
     heft__expr_t *when;
-    bool when_per_match;
     const char *kernel; /* NULL: a copy */
     heft__pos_t kernel_pos;
     heft__expr_t *args[HEFT__MAX_PARTS];
-    uint32_t n_args;
-    heft_dtype_t kernel_dtype; /* NONE: not given */
+    heft__slot_t slots[HEFT__MAX_SLOTS];
     const char *captures[HEFT__MAX_CAPTURES];
-    bool capture_is_many[HEFT__MAX_CAPTURES];
-    uint32_t n_captures;
     const char *axes[HEFT__MAX_AXES];
+    heft_dtype_t kernel_dtype; /* NONE: not given */
+    uint32_t n_sources;
+    uint32_t n_targets;
+    uint32_t n_args;
+    uint32_t n_slots;
+    uint32_t n_captures;
+    uint32_t n_axes;
+    bool capture_is_many[HEFT__MAX_CAPTURES];
     bool axis_is_source[HEFT__MAX_AXES]; /* in a source, or refined from one */
     bool axis_is_padded[HEFT__MAX_AXES];
     bool axis_is_refined[HEFT__MAX_AXES]; /* replaced by `as` */
     bool axis_has_size[HEFT__MAX_AXES];   /* an extent is written somewhere */
-    uint32_t n_axes;
-    heft__slot_t slots[HEFT__MAX_SLOTS];
-    uint32_t n_slots;
-    const char *note; /* "name:line" */
+    bool is_optional;
+    bool is_shared;
+    bool when_per_match; /* `when` depends on captures */
 } heft__rule_t;
 
 typedef struct heft__let {

@@ -394,6 +394,114 @@ static void padding_behind_a_map_is_zero(void **state)
     rb_expect(b, "y", F32, "4", "6 7 0 0");
 }
 
+/* ---- a whole model: two slots, two layers each, one expert, fused pairs ---- */
+
+static uint32_t crc32c(uint32_t crc, const unsigned char *bytes, size_t n)
+{
+    crc = ~crc;
+    for (size_t i = 0; i < n; i++) {
+        crc ^= bytes[i];
+        for (int k = 0; k < 8; k++) {
+            crc = (crc >> 1) ^ ((crc & 1u) != 0 ? 0x82f63b78u : 0u);
+        }
+    }
+    return ~crc;
+}
+
+static void declare_slot(rb_t *b, int slot)
+{
+    static const struct {
+        const char *name;
+        const char *shape;
+        int first;
+        int n;
+    } leaves[] = { { "ln.scale", "2,2", 0, 4 },
+                   { "moe_block.wi_0", "1,2,2,4", 10, 16 },
+                   { "moe_block.wi_1", "1,2,2,4", 50, 16 },
+                   { "moe_block.wo", "1,2,4,2", 70, 16 } };
+    for (size_t i = 0; i < 4; i++) {
+        char name[64];
+        char values[32];
+        int first = 100 * (slot + 1) + leaves[i].first;
+        (void)snprintf(name, sizeof name, "decoder.layers.layer_%d.%s", slot, leaves[i].name);
+        (void)snprintf(values, sizeof values, "%d-%d", first, first + leaves[i].n - 1);
+        rb_source(b, name, F32, leaves[i].shape, values);
+    }
+}
+
+/* All parameters' bytes, in bytewise order of their names, as float32. */
+static uint32_t digest(const rb_t *b, int64_t *n_elems_out)
+{
+    static const char *const leaves[] = { "ln.scale", "moe_block.wi", "moe_block.wo" };
+    uint32_t crc = 0;
+    *n_elems_out = 0;
+    for (int layer = 0; layer < 4; layer++) {
+        for (size_t i = 0; i < 3; i++) {
+            char name[64];
+            int64_t n = 0;
+            (void)snprintf(name, sizeof name, "decoder.layers_%d.%s", layer, leaves[i]);
+            const double *values = rb_values(b, name, &n);
+            for (int64_t k = 0; k < n; k++) {
+                float value = (float)values[k];
+                unsigned char bytes[4];
+                memcpy(bytes, &value, sizeof bytes);
+                crc = crc32c(crc, bytes, sizeof bytes);
+            }
+            *n_elems_out += n;
+        }
+    }
+    return crc;
+}
+
+static void a_scanned_model_has_its_digest_in_every_layout(void **state)
+{
+    static const struct {
+        const char *fused; /* how gate (%d = 0) and up (%d = 1) stand in the fused axis */
+        const char *width;
+        int64_t n_elems;
+        uint32_t crc;
+    } rows[] = { { "(t %d:2 b q)", "4", 104, 0x8301b00e },
+                 { "(%d:2 t b q)", "4", 104, 0x5bbb0c3d },
+                 { "(t %d:2 b q)", "8", 200, 0x40868f54 },
+                 { "(t b %d:2 q)", "8", 200, 0x41f6b87d },
+                 { "(%d:2 t b q)", "8", 200, 0xb4e43cde } };
+    rb_t *b = *state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char text[1024] = "let T, C = 2, n = 2\n"
+                          "\"{p*}.layers.layer_{s}.ln.scale\" [x, r] -> "
+                          "\"{p*}.layers_{r*C+s}.ln.scale\" [x]\n"
+                          "\"{p*}.layers.layer_{s}.moe_block.wo\" [e, r, f, d]\n"
+                          "  where f as (t:n c), c pad {T/n}\n"
+                          "  -> \"{p*}.layers_{r*C+s}.moe_block.wo\" [e, (t c), d]\n";
+        for (int half = 0; half < 2; half++) {
+            char axis[32];
+            size_t at = strlen(text);
+            (void)snprintf(axis, sizeof axis, half == 0 ? "%.*s0%s" : "%.*s1%s",
+                           (int)strcspn(rows[i].fused, "%"), rows[i].fused,
+                           strchr(rows[i].fused, '%') + 2);
+            (void)snprintf(text + at, sizeof text - at,
+                           "\"{p*}.layers.layer_{s}.moe_block.wi_%d\" [e, r, d, f]\n"
+                           "  where f as (t:n c), c pad {T/n} as (b q:2)\n"
+                           "  -> \"{p*}.layers_{r*C+s}.moe_block.wi\" [e, d, %s]\n",
+                           half, axis);
+        }
+        rb_clear(b);
+        declare_slot(b, 0);
+        declare_slot(b, 1);
+        rb_set(b, "T", rows[i].width);
+        rb_run(b, text, 0);
+        assert_int_equal(rb_n_params(b), 12);
+        int64_t n_elems = 0;
+        assert_int_equal(digest(b, &n_elems), rows[i].crc);
+        assert_int_equal(n_elems, rows[i].n_elems);
+        if (i == 3) {
+            rb_expect(b, "decoder.layers_0.moe_block.wi", F32, "1,2,16",
+                      "110,111,150,151,0,0,0,0,112,113,152,153,0,0,0,0,"
+                      "114,115,154,155,0,0,0,0,116,117,156,157,0,0,0,0");
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -419,6 +527,7 @@ int main(void)
         T(maps_compute_in_their_dtype),
         T(products_broadcast_over_missing_axes),
         T(padding_behind_a_map_is_zero),
+        T(a_scanned_model_has_its_digest_in_every_layout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
