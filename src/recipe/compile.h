@@ -137,7 +137,7 @@ typedef struct heft__frame {
 typedef struct heft__match {
     const heft_recipe_t *recipe;
     const heft__rule_t *rule;
-    const char *name; /* of the first source, for messages */
+    const char *name; /* of the source being looked at, else of the first; for messages */
     const int64_t *slots;
     int64_t extent[HEFT__ALL_AXES]; /* -1: not known yet */
     uint32_t n_rest;                /* dimensions that `...` stands for */
@@ -147,8 +147,11 @@ typedef struct heft__match {
 
 /* Forget the match before, take the extents that are written. */
 heft_status_t heft__match_begin(heft__match_t *m);
-/* Read the axes of a source against its shape. */
-heft_status_t heft__frame_init(heft__match_t *m, const heft__axes_t *axes, const char *name,
+/* Take the extents of dimensions that are one axis, for all sources before the first frame. */
+heft_status_t heft__frame_measure(heft__match_t *m, const heft__axes_t *axes,
+                                  const heft_shape_t *shape);
+/* Read the axes of a source against its shape, which was measured. */
+heft_status_t heft__frame_init(heft__match_t *m, const heft__axes_t *axes,
                                const heft_shape_t *shape, heft__frame_t *frame);
 /* Split an axis by a tree: geometry only. */
 heft_status_t heft__frame_refine(heft__match_t *m, const heft__refine_t *refine,

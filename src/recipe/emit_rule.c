@@ -82,26 +82,45 @@ static heft_status_t check_packed(const emitter_t *e, const heft__name_t *source
                      source->info.name, heft_dtype_get_name(source->info.dtype));
 }
 
-static heft_status_t init_frame(emitter_t *e, uint32_t i, const heft__name_t *source)
+static heft_status_t check_source(const emitter_t *e, const heft__name_t *source)
 {
     heft_dtype_t dtype = source->info.dtype;
-    heft_shape_t storage;
-    heft_status_t status = heft_shape_to_storage(&source->info.shape, dtype, &storage, e->c->err);
-    if (status == HEFT_OK && heft_dtype_get_bits(dtype) < 8) {
-        status = check_packed(e, source);
+    if (e->kernel != NULL && heft_dtype_is_float(dtype) == 0) {
+        return FAIL(e, e->rule->kernel_pos, HEFT_ERR_SHAPE, "\"%s\" is %s: kernels work on floats",
+                    source->info.name, heft_dtype_get_name(dtype));
     }
-    if (status == HEFT_OK && e->kernel != NULL && heft_dtype_is_float(dtype) == 0) {
-        status =
-            FAIL(e, e->rule->kernel_pos, HEFT_ERR_SHAPE, "\"%s\" is %s: kernels work on floats",
-                 source->info.name, heft_dtype_get_name(dtype));
+    return heft_dtype_get_bits(dtype) < 8 ? check_packed(e, source) : HEFT_OK;
+}
+
+static heft_status_t init_frames(emitter_t *e, heft__name_t *const *sources)
+{
+    heft_shape_t storage[HEFT__MAX_PARTS];
+    for (uint32_t i = 0; i < e->n_frames; i++) {
+        e->m->name = sources[i]->info.name;
+        heft_status_t status = heft_shape_to_storage(
+            &sources[i]->info.shape, sources[i]->info.dtype, &storage[i], e->c->err);
+        if (status == HEFT_OK) {
+            status = check_source(e, sources[i]);
+        }
+        if (status == HEFT_OK) {
+            status = heft__frame_measure(e->m, &e->rule->sources[i].axes, &storage[i]);
+        }
+        if (status != HEFT_OK) {
+            return status;
+        }
     }
-    if (status == HEFT_OK) {
-        status = heft__frame_init(e->m, &e->rule->sources[i].axes, source->info.name, &storage,
-                                  &e->frames[i]);
+    for (uint32_t i = 0; i < e->n_frames; i++) {
+        e->m->name = sources[i]->info.name;
+        heft_status_t status =
+            heft__frame_init(e->m, &e->rule->sources[i].axes, &storage[i], &e->frames[i]);
+        if (status != HEFT_OK) {
+            return status;
+        }
+        e->frames[i].buffer = sources[i]->buffer;
+        e->frames[i].dtype = sources[i]->info.dtype;
     }
-    e->frames[i].buffer = source->buffer;
-    e->frames[i].dtype = dtype;
-    return status;
+    e->m->name = sources[0]->info.name;
+    return HEFT_OK;
 }
 
 /* ---- temporaries ---- */
@@ -346,8 +365,8 @@ heft_status_t heft__emit(heft__compile_t *c, heft__match_t *m, heft__name_t *con
     if (status == HEFT_OK) {
         status = heft__match_begin(m);
     }
-    for (uint32_t i = 0; i < e.n_frames && status == HEFT_OK; i++) {
-        status = init_frame(&e, i, sources[i]);
+    if (status == HEFT_OK) {
+        status = init_frames(&e, sources);
     }
     if (status == HEFT_OK) {
         status = refine_all(&e);

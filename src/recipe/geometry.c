@@ -337,15 +337,15 @@ static int32_t find_rest(const heft__axes_t *axes)
 }
 
 /* How many dimensions `...` stands for, the same in all sources. */
-static heft_status_t count_rest(heft__match_t *m, const heft__axes_t *axes, const char *name,
+static heft_status_t count_rest(heft__match_t *m, const heft__axes_t *axes,
                                 const heft_shape_t *shape)
 {
     bool has_rest = find_rest(axes) != HEFT__NONE;
     uint32_t n_fixed = axes->n_dims - (has_rest ? 1 : 0);
     uint32_t rank = (uint32_t)shape->rank;
     if (rank < n_fixed || (!has_rest && rank != n_fixed)) {
-        return FAIL(m, axes->pos, HEFT_ERR_SHAPE, "\"%s\" has %u dimensions, the rule %s%u", name,
-                    (unsigned)rank, has_rest ? "at least " : "", (unsigned)n_fixed);
+        return FAIL(m, axes->pos, HEFT_ERR_SHAPE, "\"%s\" has %u dimensions, the rule %s%u",
+                    m->name, (unsigned)rank, has_rest ? "at least " : "", (unsigned)n_fixed);
     }
     if (!has_rest) {
         return HEFT_OK;
@@ -354,7 +354,7 @@ static heft_status_t count_rest(heft__match_t *m, const heft__axes_t *axes, cons
         return FAIL(m, axes->pos, HEFT_ERR_SHAPE,
                     "\"%s\": `...` is %u dimensions here and %u in "
                     "an earlier source",
-                    name, (unsigned)(rank - n_fixed), (unsigned)m->n_rest);
+                    m->name, (unsigned)(rank - n_fixed), (unsigned)m->n_rest);
     }
     m->has_rest = true;
     m->n_rest = rank - n_fixed;
@@ -379,20 +379,34 @@ static heft_status_t place_rest(heft__match_t *m, heft__pos_t pos, const heft_sh
     return HEFT_OK;
 }
 
-heft_status_t heft__frame_init(heft__match_t *m, const heft__axes_t *axes, const char *name,
+heft_status_t heft__frame_measure(heft__match_t *m, const heft__axes_t *axes,
+                                  const heft_shape_t *shape)
+{
+    heft_status_t status = count_rest(m, axes, shape);
+    uint32_t d = 0;
+    for (uint32_t i = 0; i < axes->n_dims && status == HEFT_OK; i++) {
+        const heft__axis_t *dim = axes->dims[i];
+        if (dim->kind == AXIS_NAME) {
+            status = solve(m, dim, shape->extent[d]);
+        }
+        d += dim->kind == AXIS_REST ? m->n_rest : 1;
+    }
+    return status;
+}
+
+heft_status_t heft__frame_init(heft__match_t *m, const heft__axes_t *axes,
                                const heft_shape_t *shape, heft__frame_t *frame)
 {
     *frame = (heft__frame_t){ 0 };
     heft_view_t whole = heft_view_contiguous(0, shape);
-    heft_status_t status = count_rest(m, axes, name, shape);
+    heft_status_t status = HEFT_OK;
     uint32_t d = 0;
     for (uint32_t i = 0; i < axes->n_dims && status == HEFT_OK; i++) {
         const heft__axis_t *dim = axes->dims[i];
-        if (dim->kind == AXIS_REST) {
-            d += m->n_rest;
-            continue;
+        if (dim->kind != AXIS_REST) {
+            status = solve(m, dim, shape->extent[d]);
         }
-        status = solve(m, dim, shape->extent[d++]);
+        d += dim->kind == AXIS_REST ? m->n_rest : 1;
     }
     d = 0;
     for (uint32_t i = 0; i < axes->n_dims && status == HEFT_OK; i++) {

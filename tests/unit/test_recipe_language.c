@@ -60,7 +60,7 @@ static void conditions_have_their_truth(void **state)
     rb_source(b, "x", F32, "", NULL);
     rb_source(b, "l.0.y", F32, "", NULL);
     rb_source(b, "l.1.y", F32, "", NULL);
-    rb_config(b, "{\"yes\": true, \"no\": false}");
+    rb_config(b, "{\"yes\": true, \"no\": false, \"half\": 0.5}");
     truth(b, "n == 7 and not n < 7", true);
     truth(b, "n >= 8 or n <= 6 or n != 7", false);
     truth(b, "not n == 8", true);
@@ -74,6 +74,10 @@ static void conditions_have_their_truth(void **state)
     truth(b, "has(\"l.*.y\") and count(\"l.*.y\") == 2", true);
     truth(b, "1.5 < 2 and 0.5 + 0.5 == 1", true);
     truth(b, "sqrt(16) == 4 and sqrt(2) * sqrt(2) > 1.99", true);
+    truth(b, "1 / 2.0 == 0.5 and 3 - 0.5 == 2.5 and min(1, 0.5) == 0.5 and max(1, 1.5) == 1.5",
+          true);
+    truth(b, "-0.5 < 0 and config.half == 0.5 and config.yes == true and config.yes != false",
+          true);
 }
 
 static void expressions_that_have_no_worth_are_refused(void **state)
@@ -102,6 +106,14 @@ static void expressions_that_have_no_worth_are_refused(void **state)
         { "12abc", HEFT_ERR_SYNTAX, "malformed number" },
         { "1 + )", HEFT_ERR_SYNTAX, "a value expected, found `)`" },
         { "sqrt(-1)", HEFT_ERR_ARGUMENT, "square root of -1" },
+        { "1.5 % 2", HEFT_ERR_OVERFLOW, "no such operation" },
+        { "1.5 / 0", HEFT_ERR_ARGUMENT, "division by zero" },
+        { "-true", HEFT_ERR_ARGUMENT, "a number wanted" },
+        { "sqrt(true)", HEFT_ERR_ARGUMENT, "a number wanted" },
+        { "1 < true", HEFT_ERR_ARGUMENT, "a number wanted" },
+        { "config", HEFT_ERR_SYNTAX, "`.` and a key expected" },
+        { "config.1", HEFT_ERR_SYNTAX, "a key expected" },
+        { "config.a . b", HEFT_ERR_SYNTAX, "blanks inside" },
         { "\"open", HEFT_ERR_SYNTAX, "closing quote" },
         { "1 $ 2", HEFT_ERR_SYNTAX, "stray character '$'" },
     };
@@ -226,6 +238,14 @@ static void rules_that_cannot_be_are_refused_where_they_stand(void **state)
         { "ignore \"a\" because \"\"", "an empty reason" },
         { "shared ignore \"a\" because \"b\"", "a statement" },
         { "ignore \"a{x}*\" because \"b\"", "whole tokens only" },
+        { "\"x\" [a:] -> \"y\" [a]", "a number, a name, or {...} expected" },
+        { "\"x\" [a,] -> \"y\" [a]", "an axis expected, found `]`" },
+        { "\"x\" [a@1] -> \"y\" [a]", "`/` and the whole extent expected" },
+        { "\"\" [] -> \"y\" []", "an empty name" },
+        { "\"x\" [a] where (b) as c -> \"y\" [a]", "the name of an axis expected" },
+        { "\"x\" [a] -> \"y\" [a] by 3", "the name of a kernel expected" },
+        { "\"x.{l*}\" [] -> \"y{l*}\" []", "must be one by itself" },
+        { "\"x\" [a] where a as (b c) -> \"y.{a}\" [b, c]", "replaced by `where`" },
         { "\"x\" [\x01] -> \"y\" []", "stray byte 0x01" },
     };
     rb_t *b = *state;
@@ -265,6 +285,20 @@ static void rules_that_do_not_fit_are_refused_with_numbers(void **state)
           "\"z\" matches none of 1 source tensors; nearest" },
         { "require 1 == 2 \"one is two\"\n\"x\" [...] -> \"x\" [...]", HEFT_ERR_ARGUMENT,
           "test:1:1: one is two" },
+        { "\"x\" [(a b), c] -> \"y\" [a:2, b:3, c]", HEFT_ERR_SHAPE,
+          "extent 4 does not fit (a:2 b:3)" },
+        { "\"x\" [a, b] -> \"y\" [a:4, b:7]", HEFT_ERR_SHAPE, "extent 6 does not fit b:7" },
+        { "\"x\" [a:4, b] where a:5 -> \"y\" [a, b]", HEFT_ERR_SHAPE, "axis `a` is 5 here and 4" },
+        { "\"x\" [(a c:2@1/3), b] -> \"y\" [a, c, b]", HEFT_ERR_SHAPE,
+          "extent 4 does not fit (a:? c:2@1/3)" },
+        { "\"x\" [a, b] where a pad 4611686018427387904 -> \"y\" [a, b]", HEFT_ERR_OVERFLOW,
+          "padded overflows" },
+        { "\"x\" [...] -> \"y\" [..., 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]", HEFT_ERR_LIMIT,
+          "13 dimensions, at most 12" },
+        { "\"x\" [a, b] -> \"y\" [a, b] by scale(0) in f32", HEFT_ERR_ARGUMENT, "scale(0)" },
+        { "\"x\" [..., a], \"x\" [a, ...] -> \"y\" [..., a] by mul in f32", HEFT_ERR_SHAPE,
+          "extent 4 does not fit a:6" },
+        { "\"x\" [a@0/4, b] -> \"y.{a}\" [b]", HEFT_ERR_SHAPE, "the extent of the range" },
         { "ranks 0 as r\n\"x\" [...] -> \"x\" [...]", HEFT_ERR_ARGUMENT, "0 ranks" },
     };
     rb_t *b = *state;
@@ -315,6 +349,46 @@ static void many_axes_fit_while_few_are_longer_than_one(void **state)
                0, HEFT_ERR_LIMIT, "more than 12 axes");
 }
 
+/* One thing more than a rule may have, each time. */
+static void limits_are_stated(void **state)
+{
+    rb_t *b = *state;
+    static const struct {
+        const char *begin;
+        const char *item; /* %d: a number */
+        int n;
+        const char *end;
+        const char *part;
+    } cases[] = {
+        { "\"x\" [(", "a%d ", 33, ")] -> \"y\" []", "more than 32 axes in a rule" },
+        { "\"x\" [", "a%d, ", 12, "b] -> \"y\" []", "13 dimensions, at most 12" },
+        { "\"x", ".{a%d}", 17, "\" [] -> \"y\" []", "more than 16 captures" },
+        { "\"x\" [(", "%d:100 ", 97, ")] -> \"y\" []", "more than 96 sizes" },
+        { "\"x\" []", ", \"x%d\" []", 8, " -> \"y\" []", "more than 8 sources" },
+        { "\"x\" [] -> \"y\" []", ", \"x%d\" []", 8, "", "more than 8 targets" },
+        { "\"x\" [] -> \"y\" [] by scale(1", ", %d", 8, ") in f32", "more than 8 arguments" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[2048];
+        (void)snprintf(text, sizeof text, "%s", cases[i].begin);
+        for (int k = 0; k < cases[i].n; k++) {
+            /* the items hold one %d each: written out by hand, since a format must be a literal */
+            size_t at = strlen(text);
+            size_t head = strcspn(cases[i].item, "%");
+            (void)snprintf(text + at, sizeof text - at, "%.*s%d%s", (int)head, cases[i].item, k,
+                           cases[i].item + head + 2);
+        }
+        size_t at = strlen(text);
+        (void)snprintf(text + at, sizeof text - at, "%s", cases[i].end);
+        /* a size and its offset count twice, so the case of sizes fails as early as it can */
+        heft_error_t err = HEFT_ERROR_INIT;
+        heft_recipe_t *recipe = NULL;
+        EXPECT_STATUS(heft_recipe_parse("t", text, strlen(text), &recipe, &err), HEFT_ERR_LIMIT);
+        EXPECT_MESSAGE(cases[i].part);
+    }
+    (void)b;
+}
+
 static void long_names_keep_the_message_readable(void **state)
 {
     (void)state;
@@ -345,6 +419,7 @@ int main(void)
         T(optional_rules_may_match_nothing),
         T(axes_of_extent_one_and_zero_are_axes),
         T(many_axes_fit_while_few_are_longer_than_one),
+        T(limits_are_stated),
         T(long_names_keep_the_message_readable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -382,6 +382,21 @@ static void products_broadcast_over_missing_axes(void **state)
     rb_source(b, "l.scale", F32, "2", "10 100");
     rb_run(b, "\"{p*}.w\" [o, i], \"{p*}.scale\" [o] -> \"{p*}.w\" [i, o] by mul in f32", 0);
     rb_expect(b, "l.w", F32, "3,2", "10 400 20 500 30 600");
+    /* blocks of two rows share a scale; a refined axis of one source alone */
+    rb_clear(b);
+    rb_source(b, "l.w", F32, "4,1", "1-4");
+    rb_source(b, "l.scale", F32, "2", "10 100");
+    rb_run(b,
+           "\"{p*}.w\" [f, i], \"{p*}.scale\" [g] where f as (g2:2 e) -> \"{p*}.w\" [g2, e, i, g] "
+           "by mul in f32",
+           0);
+    rb_expect(b, "l.w", F32, "2,2,1,2", "10 100 20 200 30 300 40 400");
+    rb_run(b, "\"{p*}.w\" [(g e), i], \"{p*}.scale\" [g] -> \"{p*}.w\" [(g e), i] by mul in f32",
+           0);
+    rb_expect(b, "l.w", F32, "4,1", "10 20 300 400");
+    rb_source(b, "n.w", HEFT_DTYPE_I32, "1", NULL);
+    rb_refuses(b, "\"n.w\" [o] -> \"n.w\" [o] by scale(2) in f32", 0, HEFT_ERR_SHAPE,
+               "\"n.w\" is I32: kernels work on floats");
     rb_refuses(b, "\"{p*}.w\" [o, i], \"{p*}.scales\" [o] -> \"{p*}.w\" [i, o] by mul in f32", 0,
                HEFT_ERR_NAME, "\"l.scales\" is missing");
 }
