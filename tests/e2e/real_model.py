@@ -148,9 +148,13 @@ def planted_faults(work, out):
     said = heft("check", MODEL, "--recipe", path, *args, code=1)
     expect(f"{L0}self_attn.v_proj.weight" in said and f"{L0}self_attn.qkv_proj.weight" in said, f"removed rule: {said}")
 
-    path = mutated(work, "doubled", lambda t: double_rule(t, "k_proj.weight").replace("k_proj.weight", "q_proj.weight", 1))
+    path = mutated(work, "doubled", lambda t: double_rule(t, "k_proj.weight"))
     said = heft("check", MODEL, "--recipe", path, *args, code=1)
     expect("qkv_proj.weight" in said, f"duplicated rule: {said}")
+
+    path = mutated(work, "shifted", lambda t: t.replace("@q_rows/qkv_rows", "@{q_rows - 1}/qkv_rows", 1))
+    said = heft("check", MODEL, "--recipe", path, *args, code=1)
+    expect(f'"{L0}self_attn.qkv_proj.weight"' in said and "[191..192, 0..576)" in said, f"off by one: {said}")
 
     path = mutated(work, "misspelt", lambda t: t.replace("o_proj.weight", "o_prj.weight", 1))
     said = heft("check", MODEL, "--recipe", path, *args, code=1)
