@@ -57,8 +57,9 @@ void heft__pool_run(heft__pool_t *pool, heft__pool_fn_t fn, void *arg);
 typedef struct heft__bound_piece {
     const heft__copy_plan_t *copy;
     const heft__transform_plan_t *transform;
-    const uint64_t *fill; /* the constant, for pieces without sources (then copy is set) */
-    uint32_t elem_bytes;  /* of the parameter */
+    const uint8_t *fill; /* a block of constants, for pieces without sources (then copy is set) */
+    bool is_zero;        /* fill is all zero bytes */
+    uint32_t elem_bytes; /* of the parameter */
     uint32_t n_srcs;
     uint32_t primary; /* the source whose order counts */
     uint32_t source[HEFT_MAX_SOURCES];

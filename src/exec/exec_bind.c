@@ -10,7 +10,10 @@
  */
 #include "exec/exec.h"
 
+#include <string.h>
+
 #define MAX_SLAB_BYTES (INT64_C(4) << 20)
+#define MAX_FILL_BYTES 16384 /* a block of constants stays in the innermost cache */
 
 int64_t heft__piece_count(const heft_piece_t *piece)
 {
@@ -92,7 +95,18 @@ static heft_status_t emit_copy(const binder_t *b, const heft__copy_plan_t *plan,
     return status;
 }
 
-static heft_status_t bind_copy(const binder_t *b, heft_error_t *err)
+static heft_status_t prepare_copy(const binder_t *b, const heft__copy_t *copy, int64_t dst_offset,
+                                  int64_t src_offset, heft_error_t *err)
+{
+    heft__copy_plan_t *plan = heft__arena_alloc(b->arena, sizeof *plan);
+    if (plan == NULL) {
+        return heft__error_nomem(err, sizeof *plan);
+    }
+    heft_status_t status = heft__copy_prepare(copy, plan, err);
+    return status == HEFT_OK ? emit_copy(b, plan, dst_offset, src_offset, err) : status;
+}
+
+static heft__copy_t piece_copy(const binder_t *b)
 {
     const heft_piece_t *piece = b->piece;
     heft__copy_t copy = { .elem_bytes = b->base.elem_bytes, .rank = piece->rank };
@@ -101,25 +115,83 @@ static heft_status_t bind_copy(const binder_t *b, heft_error_t *err)
         copy.dst_stride[k] = piece->dst_stride[k];
         copy.src_stride[k] = piece->n_srcs == 0 ? 0 : piece->srcs[0].stride[k];
     }
-    heft__copy_plan_t *plan = heft__arena_alloc(b->arena, sizeof *plan);
-    if (plan == NULL) {
-        return heft__error_nomem(err, sizeof *plan);
-    }
-    heft_status_t status = heft__copy_prepare(&copy, plan, err);
-    return status == HEFT_OK ? emit_copy(b, plan, b->base.dst_offset, b->base.src_offset[0], err)
-                             : status;
+    return copy;
 }
 
-/* The constant's bytes, in memory order of the element. */
+static heft_status_t bind_copy(const binder_t *b, heft_error_t *err)
+{
+    heft__copy_t copy = piece_copy(b);
+    return prepare_copy(b, &copy, b->base.dst_offset, b->base.src_offset[0], err);
+}
+
+/* ---- constants ---- */
+
+static _Alignas(64) const uint8_t zeros[MAX_FILL_BYTES];
+
+/* A block of n_elems constants. */
+static heft_status_t make_fill(binder_t *b, int64_t n_elems, heft_error_t *err)
+{
+    uint8_t bits[8];
+    heft__put_le64(bits, heft__piece_constant(b->piece, b->param_dtype));
+    size_t eb = b->base.elem_bytes;
+    b->base.is_zero = memcmp(bits, zeros, eb) == 0;
+    b->base.fill = zeros;
+    if (b->base.is_zero) {
+        return HEFT_OK;
+    }
+    uint8_t *block = heft__arena_alloc(b->arena, (size_t)n_elems * eb);
+    if (block == NULL) {
+        return heft__error_nomem(err, (size_t)n_elems * eb);
+    }
+    for (int64_t i = 0; i < n_elems; i++) {
+        memcpy(block + (size_t)i * eb, bits, eb);
+    }
+    b->base.fill = block;
+    return HEFT_OK;
+}
+
+/* The dimension along which the destination is contiguous, or -1. */
+static int contiguous_dim(const heft__copy_t *copy)
+{
+    for (int k = 0; k < copy->rank; k++) {
+        if (copy->dst_stride[k] == 1 && copy->extent[k] > 1) {
+            return k;
+        }
+    }
+    return -1;
+}
+
+/* Rows of the destination are copied from a block of constants, as many times as it takes: copies
+ * of long runs, where element by element would be many times slower. */
 static heft_status_t bind_fill(binder_t *b, heft_error_t *err)
 {
-    uint64_t *fill = heft__arena_alloc(b->arena, sizeof *fill);
-    if (fill == NULL) {
-        return heft__error_nomem(err, sizeof *fill);
+    heft__copy_t copy = piece_copy(b);
+    int k = contiguous_dim(&copy);
+    int64_t n = k < 0 ? 1 : copy.extent[k];
+    int64_t block = heft__min_i64(n, MAX_FILL_BYTES / (int64_t)b->base.elem_bytes);
+    if (n > block && copy.rank == HEFT_MAX_DIMS) {
+        k = -1; /* no room for one more dimension */
+        block = 1;
     }
-    heft__put_le64((uint8_t *)fill, heft__piece_constant(b->piece, b->param_dtype));
-    b->base.fill = fill;
-    return bind_copy(b, err);
+    heft_status_t status = make_fill(b, heft__max_i64(block, 1), err);
+    if (status != HEFT_OK || k < 0 || n == 0) {
+        return status == HEFT_OK ? prepare_copy(b, &copy, b->base.dst_offset, 0, err) : status;
+    }
+    copy.src_stride[k] = 1;
+    copy.extent[k] = block;
+    int64_t n_blocks = n / block;
+    heft__copy_t rest = copy;
+    if (n_blocks > 1) {
+        copy.extent[copy.rank] = n_blocks;
+        copy.dst_stride[copy.rank++] = block;
+    }
+    status = prepare_copy(b, &copy, b->base.dst_offset, 0, err);
+    if (status == HEFT_OK && n % block != 0) {
+        rest.extent[k] = n % block;
+        int64_t at = b->base.dst_offset + n_blocks * block * (int64_t)b->base.elem_bytes;
+        status = prepare_copy(b, &rest, at, 0, err);
+    }
+    return status;
 }
 
 /* ---- transforms ---- */

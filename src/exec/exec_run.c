@@ -143,11 +143,13 @@ static heft_status_t add_job(heft_exec_t *exec, const heft__bound_piece_t *bound
     *entry = (entry_t){ .job = { .copy = bound->copy, .transform = bound->transform } };
     entry->job.dst = (uint8_t *)exec->targets[t].params[param] + bound->dst_offset;
     entry->job.dst_offset = bound->dst_offset;
-    entry->job.src[0] = bound->fill;
+    if (bound->fill != NULL) {
+        entry->job.src[0] = bound->fill + bound->src_offset[0];
+    }
     job_info_t *info = &entry->info;
     info->acc = NO_ACC;
     /* zero bytes contribute nothing */
-    if (is_digester(exec, t) && (bound->fill == NULL || *bound->fill != 0)) {
+    if (is_digester(exec, t) && !bound->is_zero) {
         info->acc = exec->target_acc[t] + param;
         entry->job.param_bytes = param_bytes;
     }
