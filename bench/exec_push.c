@@ -5,7 +5,7 @@
  * Prints GB/s of destination bytes and the ratio to glibc memcpy of as many bytes, measured in the
  * same round, with and without digests.
  *
- *   exec_push [layers] [rounds] [threads]
+ *   exec_push dense|scanned [layers] [rounds] [threads]
  *
  * Memory is mapped in huge pages where the system grants them, touched and kept before anything is
  * timed. Rounds alternate the variants; medians are printed.
@@ -74,13 +74,18 @@ static double now(void)
 
 /* ---- the model ---- */
 
-static heft_view_t add(heft_tape_t *tape, heft_buffer_kind_t kind, const char *name, int64_t rows,
-                       int64_t cols)
+static heft_view_t add_shape(heft_tape_t *tape, heft_buffer_kind_t kind, const char *name,
+                             heft_shape_t shape)
 {
-    heft_shape_t shape = { .rank = 2, .extent = { rows, cols } };
     uint32_t id;
     CHECK(heft_tape_add_buffer(tape, kind, name, HEFT_DTYPE_BF16, &shape, &id, &err));
     return heft_view_contiguous(id, &shape);
+}
+
+static heft_view_t add(heft_tape_t *tape, heft_buffer_kind_t kind, const char *name, int64_t rows,
+                       int64_t cols)
+{
+    return add_shape(tape, kind, name, (heft_shape_t){ .rank = 2, .extent = { rows, cols } });
 }
 
 static heft_view_t source(heft_tape_t *tape, int layer, const char *what, int64_t rows,
@@ -138,6 +143,65 @@ static void add_layer(heft_tape_t *tape, int l, int r)
     CHECK(heft_tape_copy(tape, &norm_param, &norm, "bench", &err));
 }
 
+enum { EXPERTS = 32, EXPERT_INTER = 768, PADDED = 1024, LANE = 128 };
+
+static void fill(heft_tape_t *tape, heft_view_t dst)
+{
+    CHECK(heft_tape_fill(tape, &dst, 0, "bench", &err));
+}
+
+/* [e, l, d, f] of gate (which = 0) or up (1), layer l, rank r, to wi [e, d, (b 2 n)]: f is shared
+ * out, padded, cut in blocks b of n lanes. */
+static void copy_lanes(heft_tape_t *tape, heft_view_t wi, heft_view_t src, int which, int l, int r)
+{
+    const int64_t share = EXPERT_INTER / TP;
+    src = narrow(narrow(src, 1, l, 1), 3, r * share, share);
+    heft_view_t from = { .buffer = src.buffer,
+                         .rank = 4,
+                         .offset = src.offset,
+                         .extent = { EXPERTS, HIDDEN, share / LANE, LANE },
+                         .stride = { src.stride[0], src.stride[2], LANE, 1 } };
+    heft_view_t to = { .buffer = wi.buffer,
+                       .rank = 4,
+                       .offset = wi.offset + which * LANE,
+                       .extent = { EXPERTS, HIDDEN, share / LANE, LANE },
+                       .stride = { wi.stride[0], wi.stride[1], 2 * LANE, 1 } };
+    CHECK(heft_tape_copy(tape, &to, &from, "bench", &err));
+    to.offset += share / LANE * 2 * LANE;
+    to.extent[2] = (PADDED / TP - share) / LANE;
+    fill(tape, to);
+}
+
+static heft_tape_t *make_scanned_tape(int n_layers, int r)
+{
+    heft_tape_t *tape = NULL;
+    CHECK(heft_tape_create(&tape, &err));
+    const heft_shape_t wide = { .rank = 4, .extent = { EXPERTS, n_layers, HIDDEN, EXPERT_INTER } };
+    const heft_shape_t square = { .rank = 3, .extent = { HIDDEN, n_layers, HIDDEN } };
+    heft_view_t wi_0 = add_shape(tape, HEFT_BUFFER_SOURCE, "layers.wi_0", wide);
+    heft_view_t wi_1 = add_shape(tape, HEFT_BUFFER_SOURCE, "layers.wi_1", wide);
+    heft_view_t query = add_shape(tape, HEFT_BUFFER_SOURCE, "layers.query", square);
+    for (int l = 0; l < n_layers; l++) {
+        char name[64];
+        (void)snprintf(name, sizeof name, "layers.%d.wi", l);
+        heft_view_t wi =
+            add_shape(tape, HEFT_BUFFER_PARAM, name,
+                      (heft_shape_t){ .rank = 3, .extent = { EXPERTS, HIDDEN, 2 * PADDED / TP } });
+        copy_lanes(tape, wi, wi_0, 0, l, r);
+        copy_lanes(tape, wi, wi_1, 1, l, r);
+        (void)snprintf(name, sizeof name, "layers.%d.q", l);
+        heft_view_t q = add(tape, HEFT_BUFFER_PARAM, name, HIDDEN / TP, HIDDEN);
+        heft_view_t src = narrow(query, 2, r * (HIDDEN / TP), HIDDEN / TP);
+        heft_view_t turned = { .buffer = src.buffer,
+                               .rank = 2,
+                               .offset = src.offset + l * src.stride[1],
+                               .extent = { HIDDEN / TP, HIDDEN },
+                               .stride = { 1, src.stride[0] } };
+        CHECK(heft_tape_copy(tape, &q, &turned, "bench", &err));
+    }
+    return tape;
+}
+
 static heft_tape_t *make_tape(int n_layers, int r)
 {
     heft_tape_t *tape = NULL;
@@ -151,12 +215,12 @@ static heft_tape_t *make_tape(int n_layers, int r)
     return tape;
 }
 
-static heft_plan_t *make_plan(int n_layers)
+static heft_plan_t *make_plan(int is_scanned, int n_layers)
 {
     heft_tape_t *tapes[TP];
     const heft_tape_t *borrowed[TP];
     for (int r = 0; r < TP; r++) {
-        tapes[r] = make_tape(n_layers, r);
+        tapes[r] = is_scanned ? make_scanned_tape(n_layers, r) : make_tape(n_layers, r);
         borrowed[r] = tapes[r];
     }
     heft_plan_t *plan = NULL;
@@ -172,6 +236,7 @@ static heft_plan_t *make_plan(int n_layers)
 typedef struct bench {
     heft_plan_t *plan;
     heft_plan_info_t info;
+    int64_t n_bytes; /* of all parameters */
     arena_t from;
     arena_t to;
     const void **sources;
@@ -197,13 +262,14 @@ static heft_exec_t *make_exec(const bench_t *b, uint32_t n_threads, int has_dige
     return exec;
 }
 
-static void set_up(bench_t *b, int n_layers, uint32_t n_threads)
+static void set_up(bench_t *b, int is_scanned, int n_layers, uint32_t n_threads)
 {
-    b->plan = make_plan(n_layers);
+    b->plan = make_plan(is_scanned, n_layers);
     heft_plan_query(b->plan, &b->info);
     size_t slack = (size_t)(n_layers + 1) * 64 * 4096;
-    b->from = arena_make((size_t)b->info.n_bytes + slack);
-    b->to = arena_make((size_t)b->info.n_bytes + slack);
+    b->n_bytes = b->info.n_bytes + b->info.n_constant_bytes;
+    b->from = arena_make((size_t)b->n_bytes + slack);
+    b->to = arena_make((size_t)b->n_bytes + slack);
     b->sources = calloc(b->info.n_sources, sizeof *b->sources);
     for (uint32_t s = 0; s < b->info.n_sources; s++) {
         heft_tensor_info_t info;
@@ -224,7 +290,7 @@ static void set_up(bench_t *b, int n_layers, uint32_t n_threads)
     b->plain = make_exec(b, n_threads, 0);
     double built = now() - begin;
     b->with_digests = make_exec(b, n_threads, 1);
-    (void)printf("%.2f GB, %llu pieces, prepared in %.1f ms\n", (double)b->info.n_bytes * 1e-9,
+    (void)printf("%.2f GB, %llu pieces, prepared in %.1f ms\n", (double)b->n_bytes * 1e-9,
                  (unsigned long long)b->info.n_pieces, built * 1e3);
 }
 
@@ -273,20 +339,23 @@ static void report(const char *name, double gb, double *seconds, double *ratios,
 
 int main(int argc, char **argv)
 {
-    int n_layers = argc > 1 ? (int)strtol(argv[1], NULL, 10) : 22;
-    int rounds = argc > 2 ? (int)strtol(argv[2], NULL, 10) : 5;
-    int n_threads = argc > 3 ? (int)strtol(argv[3], NULL, 10) : 1;
-    if (n_layers < 1 || rounds < 1 || rounds > MAX_ROUNDS || n_threads < 1) {
-        (void)fprintf(stderr, "usage: exec_push [layers] [rounds] [threads]\n");
+    int is_dense = argc > 1 && strcmp(argv[1], "dense") == 0;
+    int is_scanned = argc > 1 && strcmp(argv[1], "scanned") == 0;
+    int n_layers = argc > 2 ? (int)strtol(argv[2], NULL, 10) : is_scanned ? 8 : 22;
+    int rounds = argc > 3 ? (int)strtol(argv[3], NULL, 10) : 5;
+    int n_threads = argc > 4 ? (int)strtol(argv[4], NULL, 10) : 1;
+    if (is_dense == is_scanned || n_layers < 1 || rounds < 1 || rounds > MAX_ROUNDS ||
+        n_threads < 1) {
+        (void)fprintf(stderr, "usage: exec_push dense|scanned [layers] [rounds] [threads]\n");
         return 2;
     }
     bench_t b = { .plan = NULL };
-    set_up(&b, n_layers, (uint32_t)n_threads);
+    set_up(&b, is_scanned, n_layers, (uint32_t)n_threads);
     double seconds[3][MAX_ROUNDS];
     double ratios[3][MAX_ROUNDS];
     for (int i = -1; i < rounds; i++) { /* the first round warms up */
         double begin = now();
-        memcpy(b.to.base, b.from.base, (size_t)b.info.n_bytes);
+        memcpy(b.to.base, b.from.base, (size_t)b.n_bytes);
         double t[3] = { now() - begin, 0, 0 };
         t[1] = time_run(&b, b.plain);
         t[2] = time_run(&b, b.with_digests);
@@ -296,7 +365,7 @@ int main(int argc, char **argv)
         }
     }
     check_digests(&b);
-    double gb = (double)b.info.n_bytes * 1e-9;
+    double gb = (double)b.n_bytes * 1e-9;
     report("memcpy", gb, seconds[0], ratios[0], rounds);
     report("push", gb, seconds[1], ratios[1], rounds);
     report("push+digests", gb, seconds[2], ratios[2], rounds);
