@@ -116,7 +116,7 @@ typedef struct heft_mismatch {
     int32_t n_dims;
     int64_t
         index[HEFT_MAX_DIMS]; /* of the first element that differs (packed dtypes: of its byte) */
-    int64_t n_elems;          /* elements compared: those that the plan writes */
+    int64_t n_elems;          /* elements compared: those of the parameters that the plan writes */
     int64_t n_differ;         /* elements that differ, in all parameters */
     uint32_t n_params;        /* parameters that differ */
     const char *source;       /* expected source tensor, borrowed from the plan; NULL: a constant */

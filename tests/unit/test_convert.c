@@ -251,6 +251,32 @@ static void a_canceled_conversion_leaves_nothing(void **state)
     }
 }
 
+/* More than 64 MiB in one group, and groups before and after it: several turns. */
+static void large_groups_get_a_turn_of_their_own(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    fixture_t f = { .source = NULL };
+    int w = ref_case_source(&f.c, "w", HEFT_DTYPE_F64, 1, (int64_t[]){ 64 });
+    heft_tape_t *t = ref_case_tape(&f.c);
+    for (int i = 0; i < 3; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "p%d", i);
+        int64_t n = i == 1 ? 9 << 20 : 7;
+        uint32_t p = ref_tape_param(t, name, HEFT_DTYPE_F64, 1, &n);
+        ref_copy(t, ref_narrow(ref_view(t, p), 0, 0, 7),
+                 ref_narrow(ref_view(t, (uint32_t)w), 0, 7 * i, 7));
+        if (n > 7) {
+            ref_fill(t, ref_narrow(ref_view(t, p), 0, 7, n - 7), 0x4000000000000001);
+        }
+    }
+    ref_case_finish(&f.c);
+    open_fixture(&f);
+    EXPECT_STATUS(heft_convert(f.c.plan, f.source, f.out, NULL, &err), HEFT_OK);
+    check_rank(&f, 0, f.out);
+    close_fixture(&f);
+}
+
 static int watch_memory(void *arg, int64_t done, int64_t total)
 {
     (void)done;
@@ -374,6 +400,7 @@ int main(void)
         cmocka_unit_test(sources_that_do_not_fit_are_named),
         cmocka_unit_test(opaque_parameters_are_named),
         cmocka_unit_test(a_canceled_conversion_leaves_nothing),
+        cmocka_unit_test(large_groups_get_a_turn_of_their_own),
         cmocka_unit_test(no_tensor_is_held_in_memory),
         cmocka_unit_test(a_full_disk_leaves_nothing),
         cmocka_unit_test(wrong_calls_are_refused),

@@ -124,6 +124,14 @@ static void odd_dtypes_and_shapes_are_exact(void **state)
     one.rank = 1;
     one.extent[0] = 1;
     ref_copy(t, ref_view(t, p), one);
+    heft_shape_t shape = { .rank = 1, .extent = { 6 } }; /* a constant that is cast on its way */
+    uint32_t temp;
+    EXPECT_STATUS(
+        heft_tape_add_buffer(t, HEFT_BUFFER_TEMP, "", HEFT_DTYPE_F32, &shape, &temp, &err),
+        HEFT_OK);
+    ref_fill(t, ref_view(t, temp), 0x3fc00000);
+    p = ref_tape_param(t, "third", HEFT_DTYPE_F16, 1, (int64_t[]){ 6 });
+    ref_copy(t, ref_view(t, p), ref_view(t, temp));
     static const struct {
         const char *name;
         heft_dtype_t dtype;
@@ -181,9 +189,11 @@ static void large_case(ref_case_t *c)
     t = ref_case_tape(c);
     uint32_t half = ref_tape_param(t, "half", HEFT_DTYPE_BF16, 3, (int64_t[]){ 2112, 2, 1024 });
     ref_copy(t, ref_view(t, half), ref_swap(ref_view(t, (uint32_t)f), 0, 1));
-    uint32_t p = ref_tape_param(t, "padded", HEFT_DTYPE_BF16, 3, (int64_t[]){ 3, 3072, 1536 });
+    uint32_t p = ref_tape_param(t, "padded", HEFT_DTYPE_BF16, 3, (int64_t[]){ 3, 1600, 1536 });
     ref_copy(t, ref_narrow(ref_view(t, p), 1, 0, 1536), ref_view(t, (uint32_t)s));
-    ref_fill(t, ref_narrow(ref_view(t, p), 1, 1536, 1536), 0);
+    ref_fill(t, ref_narrow(ref_view(t, p), 1, 1536, 64), 0);
+    p = ref_tape_param(t, "zeros", HEFT_DTYPE_F64, 1, (int64_t[]){ 2000003 }); /* several parts */
+    ref_fill(t, ref_view(t, p), 0);
     ref_case_finish(c);
 }
 
@@ -212,7 +222,7 @@ static void run_large(const ref_case_t *c, uint32_t n_threads, watch_t *watch, h
     heft_error_t err = HEFT_ERROR_INIT;
     ref_params_t params[2];
     heft_exec_target_t targets[2];
-    uint64_t digests[2][3];
+    uint64_t digests[2][4];
     for (uint32_t t = 0; t < 2; t++) {
         ref_params_init(&params[t], c, (int)t);
         targets[t] = (heft_exec_target_t){ .rank_index = t,
@@ -242,7 +252,7 @@ static void run_large(const ref_case_t *c, uint32_t n_threads, watch_t *watch, h
 static void large_runs_report_progress_and_can_be_canceled(void **state)
 {
     (void)state;
-    const int64_t total = 3 * 3 * 1536 * 1536 * 2 + 2 * 2112 * 1024 * 2;
+    const int64_t total = 3 * (1536 + 1600) * 1536 * 2 + 2 * 2112 * 1024 * 2 + 2000003 * 8;
     ref_case_t c;
     large_case(&c);
     for (uint32_t n_threads = 1; n_threads <= 2; n_threads++) {
@@ -317,6 +327,9 @@ static void wrong_calls_are_refused_by_name(void **state)
     heft_exec_opts_t opts = HEFT_EXEC_OPTS_INIT;
     opts.n_threads = 100000;
     EXPECT_STATUS(heft_exec_create(c.plan, &target, 1, &opts, &exec, &err), HEFT_ERR_LIMIT);
+    opts.n_threads = 1;
+    opts.reserved = 1;
+    EXPECT_STATUS(heft_exec_create(c.plan, &target, 1, &opts, &exec, &err), HEFT_ERR_ARGUMENT);
     opts = (heft_exec_opts_t){ .size = 4 };
     EXPECT_STATUS(heft_exec_create(c.plan, &target, 1, &opts, &exec, &err), HEFT_ERR_ARGUMENT);
     struct {

@@ -350,6 +350,26 @@ static void rank_folders_appear_together(void **state)
     heft_test_rmdir(root);
 }
 
+static void a_relative_folder_will_do(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    char *root = heft_test_mkdir();
+    char old[1024];
+    assert_non_null(getcwd(old, sizeof old));
+    assert_int_equal(chdir(root), 0);
+    heft__rankdirs_t dirs;
+    EXPECT_STATUS(heft__rankdirs_init(&dirs, "out", 2, &err), HEFT_OK);
+    fill_rank(&dirs, 0);
+    fill_rank(&dirs, 1);
+    EXPECT_STATUS(heft__rankdirs_commit(&dirs, &err), HEFT_OK);
+    heft__rankdirs_fini(&dirs);
+    assert_true(exists("out/rank-1/model.safetensors"));
+    assert_int_equal(count_entries(root), 1);
+    assert_int_equal(chdir(old), 0);
+    heft_test_rmdir(root);
+}
+
 static void without_a_commit_nothing_stays(void **state)
 {
     (void)state;
@@ -410,6 +430,7 @@ int main(void)
         cmocka_unit_test(the_longest_index_fits_its_text),
         cmocka_unit_test(storage_shapes_become_logical),
         cmocka_unit_test(rank_folders_appear_together),
+        cmocka_unit_test(a_relative_folder_will_do),
         cmocka_unit_test(without_a_commit_nothing_stays),
         cmocka_unit_test(a_failed_commit_takes_ranks_back),
     };

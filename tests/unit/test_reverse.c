@@ -233,6 +233,35 @@ static void casts_are_refused_by_name(void **state)
     fixture_fini(&f);
 }
 
+static int stop(void *arg, int64_t done, int64_t total)
+{
+    int64_t *seen = arg;
+    seen[0] = done;
+    seen[1] = total;
+    return 1;
+}
+
+static void a_canceled_conversion_leaves_nothing(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    fixture_t f = { .root = NULL };
+    fixture_init(&f);
+    repeated_case(&f.c);
+    write_ranks(&f);
+    int64_t seen[2] = { 0 };
+    heft_convert_opts_t opts = HEFT_CONVERT_OPTS_INIT;
+    opts.progress = stop;
+    opts.progress_arg = seen;
+    EXPECT_STATUS(heft_convert_reverse(f.c.plan, (const heft_checkpoint_t *const *)f.ranks, 2,
+                                       f.back, &opts, &err),
+                  HEFT_ERR_CANCELED);
+    assert_int_equal(seen[0], 2 * 16 * 2); /* every byte of every rank is read or compared */
+    assert_int_equal(seen[1], 2 * 16 * 2);
+    assert_int_equal(access(f.back, F_OK), -1);
+    fixture_fini(&f);
+}
+
 static void every_rank_is_needed(void **state)
 {
     (void)state;
@@ -245,6 +274,12 @@ static void every_rank_is_needed(void **state)
                                        f.back, NULL, &err),
                   HEFT_ERR_ARGUMENT);
     EXPECT_MESSAGE("1 checkpoints given, the plan has 2 ranks");
+    EXPECT_STATUS(heft_convert_reverse(f.c.plan, NULL, 2, f.back, NULL, &err), HEFT_ERR_ARGUMENT);
+    heft_convert_opts_t bad = HEFT_CONVERT_OPTS_INIT;
+    bad.reverse = 3;
+    EXPECT_STATUS(heft_convert_reverse(f.c.plan, (const heft_checkpoint_t *const *)f.ranks, 2,
+                                       f.back, &bad, &err),
+                  HEFT_ERR_ARGUMENT);
     heft_checkpoint_t *kept = f.ranks[1];
     f.ranks[1] = NULL;
     EXPECT_STATUS(go_back(&f, &err), HEFT_ERR_ARGUMENT);
@@ -290,6 +325,7 @@ int main(void)
         cmocka_unit_test(overlapping_slices_are_merged),
         cmocka_unit_test(missing_source_elements_are_named),
         cmocka_unit_test(casts_are_refused_by_name),
+        cmocka_unit_test(a_canceled_conversion_leaves_nothing),
         cmocka_unit_test(every_rank_is_needed),
         cmocka_unit_test(reverse_survives_each_allocation_failing),
     };

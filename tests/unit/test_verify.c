@@ -212,6 +212,7 @@ static void tensors_that_do_not_fit_are_named(void **state)
         { "extra", HEFT_ERR_NAME, "\"gate_up.scale\"" },
         { "shape", HEFT_ERR_SHAPE,
           "\"gate_up\": BF16 [6, 4] in the plan, BF16 [4, 6] in the file" },
+        { "several", HEFT_ERR_NAME, "2 parameters missing, the first is \"gate_up\"" },
         { "dtype", HEFT_ERR_SHAPE, "\"gate_up\": BF16 [6, 4] in the plan, F16 [6, 4] in the file" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -233,6 +234,9 @@ static void tensors_that_do_not_fit_are_named(void **state)
         case 3:
             tensors[1].shape.extent[0] = 4;
             tensors[1].shape.extent[1] = 6;
+            break;
+        case 4:
+            n_now = 1;
             break;
         default:
             tensors[1].dtype = HEFT_DTYPE_F16;
