@@ -294,7 +294,11 @@ heft_status_t heft_manifest_finish(heft_manifest_t *manifest, heft_error_t *err)
     if (manifest->is_finished) {
         return heft__error_set(err, HEFT_ERR_STATE, "the manifest is finished");
     }
-    if (manifest->n_tensors > 1) {
+    bool is_sorted = true; /* often; sorting large entries is slow */
+    for (size_t i = 1; i < manifest->n_tensors && is_sorted; i++) {
+        is_sorted = by_name(&manifest->tensors[i - 1], &manifest->tensors[i]) < 0;
+    }
+    if (!is_sorted) {
         qsort(manifest->tensors, manifest->n_tensors, sizeof manifest->tensors[0], by_name);
     }
     if (manifest->n_attrs > 1) {

@@ -2,10 +2,10 @@
 /*
  * The safetensors header (docs/formats/safetensors.md): 8 bytes of length, a JSON object, data.
  *
- * jansson parses and finds duplicate keys; this file checks the meaning. A header is accepted only
- * if its ranges tile the data section exactly, so that a tensor never shows another one's bytes and
- * no byte of the file goes unexplained. Byte offsets in messages count from the start of the file;
- * jansson does not keep them, so that of a key is found by a second scan, after a fault only.
+ * The top-level object is walked here, so that every tensor's byte offset is known and no tree of
+ * a large header is built; each value is parsed by jansson. A header is accepted only if its ranges
+ * tile the data section exactly, so that a tensor never shows another one's bytes and no byte of
+ * the file goes unexplained. Byte offsets in messages count from the start of the file.
  */
 #include "format/format.h"
 
@@ -22,6 +22,8 @@ typedef struct decoder {
     const char *json;
     size_t json_bytes;
     heft__st_header_t *header;
+    size_t cap_tensors;
+    heft__map_t names; /* keys so far */
     heft_error_t *err;
 } decoder_t;
 
@@ -36,44 +38,10 @@ void heft__path_label(char out[HEFT__ST_LABEL_BYTES], const char *path)
     (void)snprintf(out, HEFT__ST_LABEL_BYTES, "...%s", path + n - (room - 3));
 }
 
-/* ---- where things are, for messages ---- */
-
-/* The offset after the string literal that starts at i (a quote). */
-static size_t skip_string(const char *json, size_t n, size_t i)
-{
-    for (i++; i < n && json[i] != '"'; i++) {
-        if (json[i] == '\\') {
-            i++;
-        }
-    }
-    return i + 1;
-}
-
-/* The offset in the file of key k of the top-level object; the JSON is known to be valid. */
-static long long key_offset(const decoder_t *d, size_t k)
-{
-    size_t depth = 0;
-    bool is_key = false;
-    for (size_t i = 0; i < d->json_bytes;) {
-        char c = d->json[i];
-        if (c == '"') {
-            if (depth == 1 && is_key && k-- == 0) {
-                return (long long)(i + LENGTH_BYTES);
-            }
-            is_key = false;
-            i = skip_string(d->json, d->json_bytes, i);
-            continue;
-        }
-        depth += c == '{' || c == '[' ? 1 : 0;
-        depth -= c == '}' || c == ']' ? 1 : 0;
-        is_key = is_key || (depth == 1 && (c == '{' || c == ','));
-        i++;
-    }
-    return LENGTH_BYTES;
-}
+/* ---- faults; `at` is an offset in the JSON text ---- */
 
 HEFT_PRINTF(5, 6)
-static heft_status_t fault(const decoder_t *d, heft_status_t status, const char *name, size_t k,
+static heft_status_t fault(const decoder_t *d, heft_status_t status, const char *name, size_t at,
                            const char *fmt, ...)
 {
     char text[160];
@@ -81,65 +49,69 @@ static heft_status_t fault(const decoder_t *d, heft_status_t status, const char 
     va_start(args, fmt);
     (void)vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    return heft__error_set(d->err, status, "%s: tensor \"%.90s\" at byte %lld: %s", d->label, name,
-                           key_offset(d, k), text);
+    return heft__error_set(d->err, status, "%s: tensor \"%.90s\" at byte %zu: %s", d->label, name,
+                           at + LENGTH_BYTES, text);
 }
 
-/* jansson stops right after the second key: walk back to its opening quote. */
-static heft_status_t duplicate_key(const decoder_t *d, size_t end)
+static heft_status_t syntax(const decoder_t *d, size_t at, const char *what)
 {
-    size_t start = end > 0 ? end - 1 : 0;
-    while (start > 0) {
-        start--;
-        size_t n_slashes = 0;
-        while (n_slashes < start && d->json[start - 1 - n_slashes] == '\\') {
-            n_slashes++;
-        }
-        if (d->json[start] == '"' && n_slashes % 2 == 0) {
-            break;
-        }
-    }
-    int n = end > start && end - start < 90 ? (int)(end - start) : 90;
+    return heft__error_set(d->err, HEFT_ERR_FORMAT, "%s: header is no valid JSON at byte %zu: %s",
+                           d->label, at + LENGTH_BYTES, what);
+}
+
+static heft_status_t duplicate_key(const decoder_t *d, size_t at, size_t n)
+{
     return heft__error_set(d->err, HEFT_ERR_FORMAT,
-                           "%s: duplicate key %.*s: second occurrence at byte %zu", d->label, n,
-                           d->json + start, start + LENGTH_BYTES);
+                           "%s: duplicate key %.*s: second occurrence at byte %zu", d->label,
+                           n < 90 ? (int)n : 90, d->json + at, at + LENGTH_BYTES);
 }
 
-static heft_status_t json_fault(const decoder_t *d, const json_error_t *error)
+/* A fault that jansson found `position` bytes into the value at `start`. It stops right behind the
+ * second of two equal keys: walk back to its opening quote. */
+static heft_status_t value_fault(const decoder_t *d, size_t start, const json_error_t *error)
 {
-    size_t position = error->position > 0 ? (size_t)error->position : 0;
+    size_t end = start + (error->position > 0 ? (size_t)error->position : 0);
     enum json_error_code code = json_error_code(error);
     if (code == json_error_out_of_memory) {
         return heft__error_nomem(d->err, d->json_bytes);
     }
-    if (code == json_error_duplicate_key && position <= d->json_bytes) {
-        return duplicate_key(d, position);
+    if (code != json_error_duplicate_key || end > d->json_bytes || end < start + 2) {
+        return syntax(d, end, error->text);
     }
-    return heft__error_set(d->err, HEFT_ERR_FORMAT, "%s: header is no valid JSON at byte %zu: %s",
-                           d->label, position + LENGTH_BYTES, error->text);
+    size_t at = end - 1;
+    size_t n_slashes;
+    do {
+        at--;
+        n_slashes = 0;
+        while (n_slashes < at - start && d->json[at - 1 - n_slashes] == '\\') {
+            n_slashes++;
+        }
+    } while (at > start && (d->json[at] != '"' || n_slashes % 2 != 0));
+    return duplicate_key(d, at, end - at);
 }
 
 /* ---- one tensor ---- */
 
-static heft_status_t decode_shape(const decoder_t *d, const char *name, size_t k,
+static heft_status_t decode_shape(const decoder_t *d, const char *name, size_t at,
                                   const json_t *array, heft_shape_t *shape_out)
 {
     if (!json_is_array(array)) {
-        return fault(d, HEFT_ERR_FORMAT, name, k, "\"shape\" must be an array of integers");
+        return fault(d, HEFT_ERR_FORMAT, name, at, "\"shape\" must be an array of integers");
     }
     size_t rank = json_array_size(array);
     if (rank > HEFT_MAX_DIMS) {
-        return fault(d, HEFT_ERR_LIMIT, name, k, "%zu dimensions, at most %d", rank, HEFT_MAX_DIMS);
+        return fault(d, HEFT_ERR_LIMIT, name, at, "%zu dimensions, at most %d", rank,
+                     HEFT_MAX_DIMS);
     }
     heft_shape_t shape = { .rank = (int32_t)rank };
     for (size_t i = 0; i < rank; i++) {
         const json_t *n = json_array_get(array, i);
         if (!json_is_integer(n)) {
-            return fault(d, HEFT_ERR_FORMAT, name, k, "\"shape\" must be an array of integers");
+            return fault(d, HEFT_ERR_FORMAT, name, at, "\"shape\" must be an array of integers");
         }
         shape.extent[i] = json_integer_value(n);
         if (shape.extent[i] < 0) {
-            return fault(d, HEFT_ERR_FORMAT, name, k, "extent %lld in dimension %zu",
+            return fault(d, HEFT_ERR_FORMAT, name, at, "extent %lld in dimension %zu",
                          (long long)shape.extent[i], i);
         }
     }
@@ -147,18 +119,18 @@ static heft_status_t decode_shape(const decoder_t *d, const char *name, size_t k
     return HEFT_OK;
 }
 
-static heft_status_t decode_range(const decoder_t *d, const char *name, size_t k,
+static heft_status_t decode_range(const decoder_t *d, const char *name, size_t at,
                                   const json_t *array, int64_t *begin_out, int64_t *end_out)
 {
     const json_t *first = json_array_get(array, 0);
     const json_t *last = json_array_get(array, 1);
     if (json_array_size(array) != 2 || !json_is_integer(first) || !json_is_integer(last) ||
         json_integer_value(first) < 0 || json_integer_value(last) < 0) {
-        return fault(d, HEFT_ERR_FORMAT, name, k,
+        return fault(d, HEFT_ERR_FORMAT, name, at,
                      "\"data_offsets\" must be two integers, none negative");
     }
     if (json_integer_value(first) > json_integer_value(last)) {
-        return fault(d, HEFT_ERR_FORMAT, name, k, "reversed range: begins at %lld, ends at %lld",
+        return fault(d, HEFT_ERR_FORMAT, name, at, "reversed range: begins at %lld, ends at %lld",
                      (long long)json_integer_value(first), (long long)json_integer_value(last));
     }
     *begin_out = json_integer_value(first);
@@ -166,15 +138,15 @@ static heft_status_t decode_range(const decoder_t *d, const char *name, size_t k
     return HEFT_OK;
 }
 
-static heft_status_t check_keys(const decoder_t *d, const char *name, size_t k, json_t *object)
+static heft_status_t check_keys(const decoder_t *d, const char *name, size_t at, json_t *object)
 {
     static const char *const known[] = { "dtype", "shape", "data_offsets" };
     if (!json_is_object(object)) {
-        return fault(d, HEFT_ERR_FORMAT, name, k, "its value must be an object");
+        return fault(d, HEFT_ERR_FORMAT, name, at, "its value must be an object");
     }
     for (size_t i = 0; i < 3; i++) {
         if (json_object_get(object, known[i]) == NULL) {
-            return fault(d, HEFT_ERR_FORMAT, name, k, "no \"%s\"", known[i]);
+            return fault(d, HEFT_ERR_FORMAT, name, at, "no \"%s\"", known[i]);
         }
     }
     const char *key;
@@ -183,41 +155,41 @@ static heft_status_t check_keys(const decoder_t *d, const char *name, size_t k, 
     {
         if (strcmp(key, known[0]) != 0 && strcmp(key, known[1]) != 0 &&
             strcmp(key, known[2]) != 0) {
-            return fault(d, HEFT_ERR_FORMAT, name, k, "unknown key \"%.80s\"", key);
+            return fault(d, HEFT_ERR_FORMAT, name, at, "unknown key \"%.80s\"", key);
         }
     }
     return HEFT_OK;
 }
 
-static heft_status_t decode_dtype(const decoder_t *d, const char *name, size_t k,
+static heft_status_t decode_dtype(const decoder_t *d, const char *name, size_t at,
                                   const json_t *value, heft_dtype_t *dtype_out)
 {
     const char *text = json_string_value(value);
     if (text == NULL) {
-        return fault(d, HEFT_ERR_FORMAT, name, k, "\"dtype\" must be a string");
+        return fault(d, HEFT_ERR_FORMAT, name, at, "\"dtype\" must be a string");
     }
     heft_dtype_t dtype = heft_dtype_from_name(text);
     if (dtype == HEFT_DTYPE_NONE || strcmp(heft_dtype_get_name(dtype), text) != 0) {
-        return fault(d, HEFT_ERR_FORMAT, name, k, "unknown dtype \"%.40s\"", text);
+        return fault(d, HEFT_ERR_FORMAT, name, at, "unknown dtype \"%.40s\"", text);
     }
     *dtype_out = dtype;
     return HEFT_OK;
 }
 
-static heft_status_t decode_tensor(const decoder_t *d, const char *name, size_t k, json_t *object,
+static heft_status_t decode_tensor(const decoder_t *d, const char *name, size_t at, json_t *object,
                                    heft__st_tensor_t *tensor_out)
 {
     heft__st_tensor_t t = { .name = NULL };
     int64_t end = 0;
-    heft_status_t status = check_keys(d, name, k, object);
+    heft_status_t status = check_keys(d, name, at, object);
     if (status == HEFT_OK) {
-        status = decode_dtype(d, name, k, json_object_get(object, "dtype"), &t.dtype);
+        status = decode_dtype(d, name, at, json_object_get(object, "dtype"), &t.dtype);
     }
     if (status == HEFT_OK) {
-        status = decode_shape(d, name, k, json_object_get(object, "shape"), &t.shape);
+        status = decode_shape(d, name, at, json_object_get(object, "shape"), &t.shape);
     }
     if (status == HEFT_OK) {
-        status = decode_range(d, name, k, json_object_get(object, "data_offsets"), &t.begin, &end);
+        status = decode_range(d, name, at, json_object_get(object, "data_offsets"), &t.begin, &end);
     }
     if (status != HEFT_OK) {
         return status;
@@ -226,22 +198,14 @@ static heft_status_t decode_tensor(const decoder_t *d, const char *name, size_t 
     int64_t n_elems;
     status = heft__tensor_measure(t.dtype, &t.shape, &n_elems, &t.n_bytes, &cause);
     if (status != HEFT_OK) {
-        return fault(d, HEFT_ERR_FORMAT, name, k, "%s", cause.message);
+        return fault(d, HEFT_ERR_FORMAT, name, at, "%s", cause.message);
     }
     if (end - t.begin != t.n_bytes) {
-        return fault(d, HEFT_ERR_FORMAT, name, k,
+        return fault(d, HEFT_ERR_FORMAT, name, at,
                      "wrong size: shape and dtype need %lld bytes, data_offsets hold %lld",
                      (long long)t.n_bytes, (long long)(end - t.begin));
     }
-    if (name[0] == '\0' || !heft__text_is_clean(name)) {
-        return fault(d, HEFT_ERR_FORMAT, name, k,
-                     "a name must not be empty nor have control "
-                     "characters");
-    }
-    t.name = heft__arena_strndup(&d->header->arena, name, strlen(name));
-    if (t.name == NULL) {
-        return heft__error_nomem(d->err, strlen(name) + 1);
-    }
+    t.name = name;
     *tensor_out = t;
     return HEFT_OK;
 }
@@ -283,7 +247,11 @@ static int by_range(const void *a, const void *b)
 static heft_status_t check_tiling(const decoder_t *d, int64_t data_bytes)
 {
     heft__st_header_t *header = d->header;
-    if (header->n_tensors > 1) {
+    bool is_sorted = true; /* as most writers leave it; sorting large entries is slow */
+    for (size_t i = 1; i < header->n_tensors && is_sorted; i++) {
+        is_sorted = by_range(&header->tensors[i - 1], &header->tensors[i]) <= 0;
+    }
+    if (!is_sorted) {
         qsort(header->tensors, header->n_tensors, sizeof header->tensors[0], by_range);
     }
     int64_t declared = 0;
@@ -319,35 +287,150 @@ static heft_status_t check_tiling(const decoder_t *d, int64_t data_bytes)
     return HEFT_OK;
 }
 
-static heft_status_t decode_root(const decoder_t *d, json_t *root)
+/* ---- the top-level object ---- */
+
+static size_t skip_space(const decoder_t *d, size_t i)
 {
-    if (!json_is_object(root)) {
-        return heft__error_set(d->err, HEFT_ERR_FORMAT, "%s: the header must be a JSON object",
-                               d->label);
+    while (i < d->json_bytes &&
+           (d->json[i] == ' ' || d->json[i] == '\t' || d->json[i] == '\n' || d->json[i] == '\r')) {
+        i++;
     }
-    heft__st_header_t *header = d->header;
-    header->tensors = heft__calloc(json_object_size(root) + 1, sizeof header->tensors[0]);
-    if (header->tensors == NULL) {
-        return heft__error_nomem(d->err, json_object_size(root) * sizeof header->tensors[0]);
+    return i;
+}
+
+/* The offset behind the string that starts at i, or behind the text if it does not end. */
+static size_t skip_string(const decoder_t *d, size_t i)
+{
+    for (i++; i < d->json_bytes && d->json[i] != '"'; i++) {
+        i += d->json[i] == '\\' ? 1 : 0;
     }
-    const char *key;
-    json_t *value;
-    size_t k = 0;
-    json_object_foreach(root, key, value)
-    {
-        heft_status_t status;
-        if (strcmp(key, "__metadata__") == 0) {
-            status = check_metadata(d, value);
-        } else {
-            status = decode_tensor(d, key, k, value, &header->tensors[header->n_tensors]);
-            header->n_tensors += status == HEFT_OK ? 1 : 0;
+    return i + 1;
+}
+
+/* The same for a value: up to its closing bracket, or the next ',' or '}'. jansson checks it. */
+static size_t skip_value(const decoder_t *d, size_t i)
+{
+    size_t depth = 0;
+    while (i < d->json_bytes) {
+        char c = d->json[i];
+        if (c == '"') {
+            i = skip_string(d, i);
+            continue;
         }
+        if (depth == 0 && (c == ',' || c == '}')) {
+            break;
+        }
+        depth += c == '{' || c == '[' ? 1 : 0;
+        depth -= depth > 0 && (c == '}' || c == ']') ? 1 : 0;
+        i++;
+        if (depth == 0 && (c == '}' || c == ']')) {
+            break;
+        }
+    }
+    return i;
+}
+
+/* The string literal at [at, end) as text in the arena. */
+static heft_status_t decode_key(const decoder_t *d, size_t at, size_t end, const char **key_out)
+{
+    const char *literal = d->json + at;
+    size_t n = end - at;
+    char *key = NULL;
+    if (memchr(literal, '\\', n) == NULL) {
+        if (memchr(literal, '\0', n) != NULL) {
+            return syntax(d, at, "a key with a zero byte");
+        }
+        key = heft__arena_strndup(&d->header->arena, literal + 1, n - 2);
+    } else {
+        json_error_t error;
+        json_t *string = json_loadb(literal, n, JSON_DECODE_ANY, &error);
+        if (string == NULL) {
+            return value_fault(d, at, &error);
+        }
+        key = heft__arena_strndup(&d->header->arena, json_string_value(string),
+                                  json_string_length(string));
+        json_decref(string);
+    }
+    if (key == NULL) {
+        return heft__error_nomem(d->err, n);
+    }
+    *key_out = key;
+    return key[0] != '\0' && heft__text_is_clean(key)
+               ? HEFT_OK
+               : fault(d, HEFT_ERR_FORMAT, key, at,
+                       "a name must be UTF-8, not empty, without control characters");
+}
+
+static heft_status_t add_tensor(decoder_t *d, const char *name, size_t at, json_t *value)
+{
+    heft__st_header_t *header = d->header;
+    void *items = header->tensors;
+    if (!heft__grow(&items, &d->cap_tensors, header->n_tensors + 1, sizeof header->tensors[0])) {
+        return heft__error_nomem(d->err, (header->n_tensors + 1) * sizeof header->tensors[0]);
+    }
+    header->tensors = items;
+    heft_status_t status = decode_tensor(d, name, at, value, &header->tensors[header->n_tensors]);
+    header->n_tensors += status == HEFT_OK ? 1 : 0;
+    return status;
+}
+
+/* One `"key": value`, the key at *i; *i moves behind the value. */
+static heft_status_t decode_member(decoder_t *d, size_t *i)
+{
+    size_t at = *i;
+    if (at >= d->json_bytes || d->json[at] != '"') {
+        return syntax(d, at, "a key should begin here");
+    }
+    size_t end = skip_string(d, at);
+    size_t colon = end <= d->json_bytes ? skip_space(d, end) : d->json_bytes;
+    if (colon >= d->json_bytes || d->json[colon] != ':') {
+        return syntax(d, colon, "a ':' should stand here");
+    }
+    const char *key = NULL;
+    heft_status_t status = decode_key(d, at, end, &key);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    status = heft__map_put(&d->names, key, strlen(key), 0);
+    if (status != HEFT_OK) {
+        return status == HEFT_ERR_EXISTS ? duplicate_key(d, at, end - at)
+                                         : heft__error_nomem(d->err, strlen(key));
+    }
+    size_t start = skip_space(d, colon + 1);
+    *i = skip_value(d, start);
+    json_error_t error;
+    size_t n = *i <= d->json_bytes ? *i - start : d->json_bytes - start;
+    json_t *value =
+        json_loadb(d->json + start, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
+    if (value == NULL) {
+        return value_fault(d, start, &error);
+    }
+    status =
+        strcmp(key, "__metadata__") == 0 ? check_metadata(d, value) : add_tensor(d, key, at, value);
+    json_decref(value);
+    return status;
+}
+
+static heft_status_t decode_root(decoder_t *d)
+{
+    size_t i = skip_space(d, 1); /* behind the '{' that check_length has seen */
+    bool is_empty = i < d->json_bytes && d->json[i] == '}';
+    while (!is_empty) {
+        heft_status_t status = decode_member(d, &i);
         if (status != HEFT_OK) {
             return status;
         }
-        k++;
+        i = skip_space(d, i);
+        if (i < d->json_bytes && d->json[i] == '}') {
+            break;
+        }
+        if (i >= d->json_bytes || d->json[i] != ',') {
+            return syntax(d, i, "a ',' or '}' should stand here");
+        }
+        i = skip_space(d, i + 1);
     }
-    return HEFT_OK;
+    i = skip_space(d, i + 1);
+    return i >= d->json_bytes ? HEFT_OK : syntax(d, i, "text after the object");
 }
 
 static heft_status_t check_length(const char *label, const uint8_t *bytes, size_t n_bytes,
@@ -391,14 +474,10 @@ heft_status_t heft__st_header_decode(const char *label, const uint8_t *bytes, si
                     .json_bytes = length,
                     .header = &header,
                     .err = err };
-    json_error_t json_error;
-    json_t *root = json_loadb(d.json, d.json_bytes, JSON_REJECT_DUPLICATES, &json_error);
-    if (root == NULL) {
-        return json_fault(&d, &json_error);
-    }
     heft__arena_init(&header.arena, 16384);
-    status = decode_root(&d, root);
-    json_decref(root);
+    heft__map_init(&d.names);
+    status = decode_root(&d);
+    heft__map_fini(&d.names);
     if (status == HEFT_OK) {
         status = check_tiling(&d, (int64_t)(n_bytes - LENGTH_BYTES - length));
     }
