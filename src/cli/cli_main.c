@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of commands, and main. `demo` is a script beside the build, not a command. */
+/* The table of commands, and main. */
 #include "cli/cli.h"
 
 #include <signal.h>
@@ -13,11 +13,9 @@ const cli_command_t *const cli_commands[] = {
     &cli_cmd_explain,
     &cli_cmd_convert,
     &cli_cmd_verify,
-#if HEFT_CLI_SYNC
     &cli_cmd_coordinator,
     &cli_cmd_serve,
     &cli_cmd_push,
-#endif
     &cli_cmd_status,
     &cli_cmd_bench,
     &cli_cmd_completion,
