@@ -223,6 +223,11 @@ void cli_catch_signals(void)
     struct sigaction action = { .sa_handler = on_signal };
     (void)sigaction(SIGINT, &action, NULL);
     (void)sigaction(SIGTERM, &action, NULL);
+    sigset_t both; /* whoever started us may have left them blocked */
+    (void)sigemptyset(&both);
+    (void)sigaddset(&both, SIGINT);
+    (void)sigaddset(&both, SIGTERM);
+    (void)sigprocmask(SIG_UNBLOCK, &both, NULL);
 }
 
 bool cli_is_interrupted(void)

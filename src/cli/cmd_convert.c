@@ -34,11 +34,18 @@ static int report(const cli_args_t *args, const cli_job_t *job, const char *dst,
     return CLI_OK;
 }
 
+static int run_job(const cli_args_t *args, const char *source, bool needs_data, cli_job_t *job)
+{
+    int code = cli_job_run(args, source, needs_data, job);
+    return code == CLI_OK && cli_is_interrupted() ? cli_fail(args, CLI_CANCELED, "interrupted")
+                                                  : code;
+}
+
 /* ---- forwards ---- */
 
 static int convert(const cli_args_t *args, cli_job_t *job, const char *src, const char *dst)
 {
-    int code = cli_job_run(args, src, true, job);
+    int code = run_job(args, src, true, job);
     if (code != CLI_OK) {
         return code;
     }
@@ -77,7 +84,7 @@ static int run_reverse(const cli_args_t *args, cli_job_t *job,
 
 static int reverse(const cli_args_t *args, cli_job_t *job, const char *src, const char *dst)
 {
-    int code = cli_job_run(args, cli_text(args, "like"), false, job);
+    int code = run_job(args, cli_text(args, "like"), false, job);
     if (code != CLI_OK) {
         return code;
     }

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """check, plan, explain, convert, verify on tiny checkpoints, judged by slices written out here."""
 import json
-import pathlib
+import os
 import shutil
 import signal
 import struct
 import subprocess
 import unittest
 
-from cli_support import Case, HEFT, dense_model, read_checkpoint, write_dense_model, write_safetensors
+from cli_support import Case, HEFT, read_checkpoint, write_dense_model, write_safetensors
 
 DENSE = ("--recipe", "hf-to-engine-dense", "--let", "tp=2")
 
@@ -67,11 +67,7 @@ class Check(Files):
         self.heft("convert", self.model, out, *DENSE)
         self.heft("check", self.model, out, *DENSE)
         # a manifest will do in place of files
-        for rank in range(2):
-            (self.dir / "m").mkdir(exist_ok=True)
-        data = json.loads(self.heft("inspect", out / "rank-0", "--manifest").stdout)
-        manifest = self.dir / "rank-0.json"
-        manifest.write_text(json.dumps(data | {"side": "destination"}))
+        manifest = self.dir / "engine.json"
         one = (*DENSE[:2], "--let", "tp=1")
         single = self.dir / "single"
         self.heft("convert", self.model, single, *one)
@@ -228,6 +224,25 @@ class Convert(Files):
         self.assertEqual(result.returncode, 4, result.stderr)
         self.assertIn("ERR_NOSPACE", result.stderr)
         self.assertFalse(out.exists())
+
+
+    def test_interrupt_leaves_nothing(self):
+        def interrupted():
+            """The signal is there before the program begins: blocked and pending over exec."""
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            os.kill(os.getpid(), signal.SIGINT)
+
+        for more in ((), ("--reverse", "--like", self.model)):
+            source = self.model
+            if more:
+                source = self.dir / "engine"
+                self.heft("convert", self.model, source, *DENSE)
+            out = self.dir / "out"
+            result = subprocess.run(
+                [HEFT, "convert", source, out, *DENSE, *more], capture_output=True, text=True, preexec_fn=interrupted
+            )
+            self.assertEqual((result.returncode, result.stdout), (130, ""), result.stderr)
+            self.assertFalse(out.exists())
 
 
 class Verify(Files):

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """coordinator, serve, push, status, verify --live: real processes on loopback, ports from the kernel."""
 import json
-import os
 import signal
 import subprocess
 import threading
-import time
 import unittest
 import urllib.request
 
-from cli_support import Case, HEFT, run, write_dense_model
+from cli_support import Case, HEFT, dense_model, run, write_dense_model
 
 TP = 2
 RECIPE = ("--recipe", "hf-to-engine-dense", "--let", f"tp={TP}")
@@ -128,6 +126,46 @@ class Rounds(Case):
             self.assertGreater(report["passes"], 0)
         self.assertEqual(self.coordinator.stop(), 0)
 
+    def flip_live_bit(self, process, pattern):
+        """Change one bit of the parameter with these bytes, in the memory of a serving process."""
+        pid = process.child.pid
+        with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+            for line in maps:
+                bounds, rights, _, _, inode = line.split()[:5]
+                begin, end = (int(x, 16) for x in bounds.split("-"))
+                if rights != "rw-p" or inode != "0" or "[" in line:
+                    continue
+                memory.seek(begin)
+                content = memory.read(end - begin)
+                at = content.find(pattern)
+                if at >= 0 and (begin + at) % 64 == 0:
+                    memory.seek(begin + at)
+                    memory.write(bytes([pattern[0] ^ 1]))
+                    return
+        self.fail("the parameter is not in the process's memory")
+
+    def test_a_byte_that_changes_is_found(self):
+        reading = self.serve(0, "--readers", "2")
+        silent = self.serve(1)
+        self.assertEqual(self.push(1)["state"], "committed")
+        reading.wait_event("live", version=1)
+        silent.wait_event("live", version=1)
+        tensors = dense_model()[0]
+        norm = tensors["model.layers.1.post_attention_layernorm.weight"][2]
+        self.flip_live_bit(silent, norm)
+        live = self.json("verify", "--live", "--url", self.url, code=1)
+        by_member = {m["member"]: m for m in live["live"]}
+        self.assertTrue(by_member["destination.heft.0.0"]["match"])
+        self.assertFalse(by_member["destination.heft.0.1"]["match"])
+        self.assertEqual(by_member["destination.heft.0.1"]["differ"], 1)
+        text = self.heft("verify", "--live", "--url", self.url, code=1).stdout
+        self.assertIn("1 of 2 destinations match", text)
+
+        self.flip_live_bit(reading, norm)
+        self.assertIn("model.layers.1.post_attention_layernorm.weight", reading.wait_event("torn")["message"])
+        self.assertEqual(reading.child.wait(DEADLINE_S), 1)
+        self.assertEqual(silent.stop(), 0)
+
     def test_mismatched_model_is_refused_in_preflight(self):
         ranks = [self.serve(rank) for rank in range(TP)]
         other = self.dir / "other"
@@ -140,6 +178,26 @@ class Rounds(Case):
         for process in ranks:
             process.wait_event("live", version=1)
             self.assertEqual(process.stop(signal.SIGINT), 0)
+
+    def test_a_coordinator_that_restarts_goes_on(self):
+        self.coordinator.stop()
+        state = ("--state", self.dir / "state")
+        first = Process(self, "coordinator", *state)
+        self.url = first.wait_line(lambda line: line.startswith("http://"))
+        ranks = [self.serve(rank, "--readers", "1") for rank in range(TP)]
+        self.assertEqual(self.push(1)["state"], "committed")
+        self.assertEqual(first.stop(), 0)
+        for process in ranks:
+            process.wait_event("unreachable")
+        again = Process(self, "coordinator", *state, "--port", self.url.rsplit(":", 1)[1])
+        self.assertEqual(again.wait_line(lambda line: line.startswith("http://")), self.url)
+        for process in ranks:
+            process.wait_event("reachable")
+        self.assertEqual(self.json("status", "--url", self.url)["committed_version"], 1)
+        self.assertEqual(self.push(2)["state"], "committed")
+        for process in ranks:
+            process.wait_event("live", version=2)
+            self.assertEqual(process.stop(), 0)
 
     def test_wait_for_has_a_deadline(self):
         result = run("push", self.model, "--url", self.url, "--version", "1", "--wait-for", "1", "--wait-seconds", "1")
