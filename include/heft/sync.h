@@ -57,8 +57,10 @@ typedef struct heft_publisher_opts {
     const char *job; /* NULL: "heft" */
     uint32_t replica;
     uint32_t rank;
-    uint32_t n_threads;   /* 0: 1: copying threads */
-    uint32_t deadline_ms; /* 0: 30 s: every call to the coordinator */
+    uint32_t n_threads;       /* 0: 1: copying threads */
+    uint32_t deadline_ms;     /* 0: 30 s: every call to the coordinator */
+    uint64_t max_bytes_per_s; /* 0: as fast as it goes; else leave bandwidth to the trainer: payload
+                                 bytes of all destinations together */
 } heft_publisher_opts_t;
 #define HEFT_PUBLISHER_OPTS_INIT              \
     {                                         \

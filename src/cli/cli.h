@@ -176,6 +176,7 @@ extern const cli_command_t cli_cmd_check;
 extern const cli_command_t cli_cmd_completion;
 extern const cli_command_t cli_cmd_convert;
 extern const cli_command_t cli_cmd_coordinator;
+extern const cli_command_t cli_cmd_demo;
 extern const cli_command_t cli_cmd_explain;
 extern const cli_command_t cli_cmd_help;
 extern const cli_command_t cli_cmd_inspect;

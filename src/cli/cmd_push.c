@@ -80,6 +80,7 @@ static int push(const cli_args_t *args, const cli_model_t *model, const void *co
     opts.job = cli_text(args, "job");
     opts.n_threads = (uint32_t)cli_number(args, "threads", 0);
     opts.deadline_ms = (uint32_t)cli_number(args, "deadline-ms", 0);
+    opts.max_bytes_per_s = (uint64_t)cli_number(args, "max-rate", 0);
     heft_publisher_t *publisher = NULL;
     heft_error_t err = HEFT_ERROR_INIT;
     if (heft_publisher_create(&opts, model->manifest, data, &publisher, &err) != HEFT_OK) {
@@ -161,6 +162,14 @@ static const cli_option_t options[] = {
       .min = 1,
       .max = 86400000,
       .help = "Deadline of every call to the coordinator. Default: 30000." },
+    { .name = "max-rate",
+      .value = "BYTES",
+      .kind = CLI_BYTES,
+      .min = 0,
+      .max = INT64_MAX,
+      .help =
+          "At most so many bytes per second to all destinations together, to leave bandwidth to "
+          "the trainer; 0 or left out: no limit." },
     CLI_OPT_JOB,
     CLI_OPT_THREADS,
     CLI_OPT_JSON,

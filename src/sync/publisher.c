@@ -178,6 +178,7 @@ heft_status_t heft__publisher_create_over(heft__transport_t *const *transports,
     pub->data = data;
     pub->n_tensors = heft_manifest_get_n_tensors(manifest);
     pub->n_threads = loaded.n_threads != 0 ? loaded.n_threads : 1;
+    pub->max_bytes_per_s = loaded.max_bytes_per_s;
     pub->deadline_ms = loaded.deadline_ms != 0 ? loaded.deadline_ms : 30000;
     pub->n_transports = n_transports;
     memcpy(pub->transports, transports, n_transports * sizeof *transports);

@@ -9,6 +9,7 @@
 #include "sync/publisher_private.h"
 
 #include <string.h>
+#include <time.h>
 
 enum { PUT_BYTES = 8 << 20 };
 static const int64_t check_ns =
@@ -121,17 +122,36 @@ static heft_status_t look_around(heft_publisher_t *pub, heft_error_t *err)
     return HEFT_OK;
 }
 
+/* How long until done_bytes are no more than the rate allows; 0 without a limit. */
+static int64_t rate_wait_ns(const heft_publisher_t *pub, int64_t done_bytes, int64_t now)
+{
+    if (pub->max_bytes_per_s == 0) {
+        return 0;
+    }
+    double due_ns = (double)done_bytes * 1e9 / (double)pub->max_bytes_per_s;
+    double wait_ns = due_ns - (double)(now - pub->run_mono_ns);
+    return wait_ns > 0 ? (int64_t)heft__min_i64((int64_t)wait_ns, check_ns) : 0;
+}
+
 int heft__publisher_on_progress(void *arg, int64_t done_bytes, int64_t total_bytes)
 {
     heft_publisher_t *pub = arg;
-    (void)done_bytes;
     (void)total_bytes;
-    int64_t now = heft__clock_mono_ns();
-    if (now - pub->checked_mono_ns < check_ns) {
-        return 0;
+    for (;;) {
+        int64_t now = heft__clock_mono_ns();
+        if (now - pub->checked_mono_ns >= check_ns) {
+            pub->checked_mono_ns = now;
+            if (look_around(pub, &pub->stopped) != HEFT_OK) {
+                return 1;
+            }
+        }
+        int64_t wait_ns = rate_wait_ns(pub, done_bytes, now);
+        if (wait_ns == 0) {
+            return 0;
+        }
+        const struct timespec pause = { .tv_nsec = (long)wait_ns };
+        (void)nanosleep(&pause, NULL);
     }
-    pub->checked_mono_ns = now;
-    return look_around(pub, &pub->stopped) != HEFT_OK;
 }
 
 static heft_status_t begin_links(heft_publisher_t *pub, const heft__order_t *order,
@@ -188,6 +208,7 @@ static heft_status_t run_families(heft_publisher_t *pub, heft_error_t *err)
         if (fleet->families[f].exec == NULL) {
             continue;
         }
+        pub->run_mono_ns = heft__clock_mono_ns();
         heft_status_t status = heft_exec_run(fleet->families[f].exec, pub->data, err);
         if (status == HEFT_ERR_CANCELED && pub->stopped.status != HEFT_OK) {
             *err = pub->stopped;

@@ -19,6 +19,7 @@ struct heft_publisher {
     uint32_t n_tensors;
     uint32_t n_threads;
     uint32_t deadline_ms;
+    uint64_t max_bytes_per_s; /* 0: no limit */
     char *url;
     heft__transport_t *transports[HEFT__MAX_PUBLISHER_TRANSPORTS];
     uint32_t n_transports;
@@ -32,6 +33,7 @@ struct heft_publisher {
     heft__blame_t blame;    /* why the run was stopped */
     heft_error_t stopped;
     int64_t checked_mono_ns;
+    int64_t run_mono_ns; /* when the run in progress began */
 
     /* Guarded by lock. */
     pthread_mutex_t lock;
