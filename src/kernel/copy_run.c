@@ -30,32 +30,12 @@ static void run_contiguous(run_t *run, uint8_t *dst, const uint8_t *src)
     heft__sink_put(&run->sink, dst, src, run->extent[0] * run->plan->elem_bytes, HEFT__AHEAD);
 }
 
-/* Where the next line to be read lies, when only runs step apart are read. */
-static int64_t strided_ahead(int64_t run_bytes, int64_t step)
-{
-    int64_t distance = step < 0 ? -step : step;
-    if (step == 0 || distance == run_bytes || run_bytes >= 8 * HEFT__AHEAD) {
-        return HEFT__AHEAD;
-    }
-    return (HEFT__AHEAD + distance - 1) / distance * step;
-}
-
 static void run_runs(run_t *run, uint8_t *dst, const uint8_t *src)
 {
     const heft__copy_plan_t *plan = run->plan;
     int last = plan->n_loops - 1;
-    int64_t dst_step = plan->dst_step[last];
-    int64_t src_step = plan->src_step[last];
-    int64_t n = plan->run_bytes;
-    int64_t ahead = run->ahead != 0 ? run->ahead : strided_ahead(n, src_step);
-    if (!run->sink.has_digest) {
-        bool nt = run->sink.nt && n >= HEFT__NT_MIN_RUN;
-        run->sink.ops->move(dst, dst_step, src, src_step, run->extent[last], n, nt, ahead);
-        return;
-    }
-    for (int64_t i = 0; i < run->extent[last]; i++) {
-        heft__sink_put(&run->sink, dst + i * dst_step, src + i * src_step, n, ahead);
-    }
+    heft__sink_put_runs(&run->sink, dst, plan->dst_step[last], src, plan->src_step[last],
+                        run->extent[last], plan->run_bytes, run->ahead);
 }
 
 static void run_transpose(run_t *run, uint8_t *dst, const uint8_t *src)

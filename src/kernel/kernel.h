@@ -124,6 +124,7 @@ typedef struct heft__transform_plan {
     int32_t n_loops;     /* at least 1 */
     uint32_t elem_bytes; /* of the destination */
     uint32_t primary;    /* the source that orders the loops */
+    int32_t slab_align;  /* as in heft__copy_plan_t */
     heft_dtype_t src_dtype[HEFT_MAX_SOURCES];
     int64_t bytes; /* destination bytes in all */
     int64_t dst_offset;

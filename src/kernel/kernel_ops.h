@@ -88,17 +88,12 @@ typedef struct heft__sink {
     uint64_t digest;
 } heft__sink_t;
 
-static inline void heft__sink_put(heft__sink_t *sink, uint8_t *dst, const uint8_t *src, int64_t n,
-                                  int64_t ahead)
-{
-    bool nt = sink->nt && n >= HEFT__NT_MIN_RUN;
-    if (!sink->has_digest) {
-        sink->ops->move(dst, 0, src, 0, 1, n, nt, ahead);
-        return;
-    }
-    uint64_t crc = sink->ops->crc64_move(0, dst, src, n, nt, ahead);
-    sink->digest ^= sink->ops->crc64_shift(crc, sink->param_end - (dst + n));
-}
+/* n contiguous bytes. */
+void heft__sink_put(heft__sink_t *sink, uint8_t *dst, const uint8_t *src, int64_t n, int64_t ahead);
+
+/* n_runs runs of n bytes. ahead 0: what suits these runs alone. */
+void heft__sink_put_runs(heft__sink_t *sink, uint8_t *dst, int64_t dst_step, const uint8_t *src,
+                         int64_t src_step, int64_t n_runs, int64_t n, int64_t ahead);
 
 /* A tile holds rows of HEFT__TILE_BYTES bytes, HEFT__TILE_STEP apart so that they do not share
  * cache sets; whole lines of rows may be read, so the buffer has HEFT__TILE_ROWS of them. */

@@ -268,6 +268,7 @@ static void store_loops(heft__transform_plan_t *plan, loop_dim_t *dims, int n)
         dims[n++] = (loop_dim_t){ .extent = 1, .dst = plan->elem_bytes };
     }
     plan->n_loops = n;
+    plan->slab_align = 1;
     for (int k = 0; k < n; k++) {
         plan->extent[k] = dims[k].extent;
         plan->dst_step[k] = dims[k].dst;
@@ -308,6 +309,7 @@ heft_status_t heft__transform_prepare(const heft__transform_t *transform,
     for (int k = 0; k < transform->rank; k++) {
         if (transform->extent[k] == 0) { /* nothing to do: extent[0] stays 0 */
             plan.n_loops = 1;
+            plan.slab_align = 1;
             *plan_out = plan;
             return HEFT_OK;
         }
