@@ -1,1 +1,2 @@
 heft_add_fuzz(kernel_copy)
+heft_add_fuzz(kernel_transform)

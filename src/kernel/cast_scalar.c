@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Casts of contiguous elements at the scalar level. */
+#include "kernel/cast_f8.h"
 #include "kernel/ops_scalar.h"
 
 #include <string.h>
@@ -12,9 +13,10 @@ static inline uint16_t round_bf16(uint32_t v)
     return (uint16_t)((v & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
 }
 
-void heft__scalar_f32_to_bf16(uint16_t *dst, const uint32_t *src, int64_t n, bool nt)
+void heft__scalar_f32_to_bf16(uint16_t *dst, const uint32_t *src, int64_t n, bool nt, int64_t ahead)
 {
     (void)nt;
+    (void)ahead;
     for (int64_t i = 0; i < n; i++) {
         uint32_t v;
         memcpy(&v, (const uint8_t *)src + 4 * i, 4);
@@ -23,9 +25,10 @@ void heft__scalar_f32_to_bf16(uint16_t *dst, const uint32_t *src, int64_t n, boo
     }
 }
 
-void heft__scalar_bf16_to_f32(uint32_t *dst, const uint16_t *src, int64_t n, bool nt)
+void heft__scalar_bf16_to_f32(uint32_t *dst, const uint16_t *src, int64_t n, bool nt, int64_t ahead)
 {
     (void)nt;
+    (void)ahead;
     for (int64_t i = 0; i < n; i++) {
         uint16_t v;
         memcpy(&v, (const uint8_t *)src + 2 * i, 2);
@@ -34,9 +37,10 @@ void heft__scalar_bf16_to_f32(uint32_t *dst, const uint16_t *src, int64_t n, boo
     }
 }
 
-void heft__scalar_f32_to_f16(uint16_t *dst, const uint32_t *src, int64_t n, bool nt)
+void heft__scalar_f32_to_f16(uint16_t *dst, const uint32_t *src, int64_t n, bool nt, int64_t ahead)
 {
     (void)nt;
+    (void)ahead;
     for (int64_t i = 0; i < n; i++) {
         uint32_t v;
         memcpy(&v, (const uint8_t *)src + 4 * i, 4);
@@ -45,13 +49,24 @@ void heft__scalar_f32_to_f16(uint16_t *dst, const uint32_t *src, int64_t n, bool
     }
 }
 
-void heft__scalar_f16_to_f32(uint32_t *dst, const uint16_t *src, int64_t n, bool nt)
+void heft__scalar_f16_to_f32(uint32_t *dst, const uint16_t *src, int64_t n, bool nt, int64_t ahead)
 {
     (void)nt;
+    (void)ahead;
     for (int64_t i = 0; i < n; i++) {
         uint16_t v;
         memcpy(&v, (const uint8_t *)src + 2 * i, 2);
         uint32_t r = (uint32_t)heft__cast_bits(HEFT_DTYPE_F32, HEFT_DTYPE_F16, v);
         memcpy((uint8_t *)dst + 4 * i, &r, 4);
     }
+}
+
+void heft__scalar_f32_to_e4m3(uint8_t *dst, const uint32_t *src, int64_t n)
+{
+    heft__f32_to_e4m3_loop(dst, src, n);
+}
+
+void heft__scalar_f32_to_e5m2(uint8_t *dst, const uint32_t *src, int64_t n)
+{
+    heft__f32_to_e5m2_loop(dst, src, n);
 }

@@ -49,23 +49,25 @@ static void run_transpose(run_t *run, uint8_t *dst, const uint8_t *src)
 static void gather_line(run_t *run, uint8_t *dst, int64_t dst_step, const uint8_t *src,
                         int64_t src_step, int64_t n)
 {
+    heft__sink_t *sink = &run->sink;
     uint32_t elem = run->plan->elem_bytes;
-    if (!run->sink.has_digest) {
-        heft__elems_move(dst, dst_step, src, src_step, n, elem);
+    bool is_dense = dst_step == (int64_t)elem;
+    if (!sink->has_digest && !(is_dense && sink->nt && n * elem >= HEFT__NT_MIN_RUN)) {
+        heft__elems_move(sink->ops, dst, dst_step, src, src_step, n, elem);
         return;
     }
-    if (dst_step != (int64_t)elem) {
+    if (!is_dense) {
         for (int64_t i = 0; i < n; i++) {
-            heft__sink_put(&run->sink, dst + i * dst_step, src + i * src_step, elem, 0);
+            heft__sink_put(sink, dst + i * dst_step, src + i * src_step, elem, 0);
         }
         return;
     }
-    uint8_t bounce[BOUNCE_BYTES];
+    _Alignas(64) uint8_t bounce[BOUNCE_BYTES];
     int64_t most = BOUNCE_BYTES / elem;
     for (int64_t i = 0; i < n; i += most) {
         int64_t some = heft__min_i64(most, n - i);
-        heft__elems_move(bounce, elem, src + i * src_step, src_step, some, elem);
-        heft__sink_put(&run->sink, dst + i * elem, bounce, some * elem, 0);
+        heft__elems_move(sink->ops, bounce, elem, src + i * src_step, src_step, some, elem);
+        heft__sink_put(sink, dst + i * elem, bounce, some * elem, 0);
     }
 }
 

@@ -51,11 +51,38 @@ void heft__scalar_transpose(uint8_t *dst, int64_t dst_step, const uint8_t *src, 
     }
 }
 
+#define EVENS(bytes)                                               \
+    for (int64_t i = 0; i < n; i++) {                              \
+        memcpy(dst + i * (bytes), src + 2 * i * (bytes), (bytes)); \
+    }
+
+void heft__scalar_evens(uint8_t *dst, const uint8_t *src, int64_t n, uint32_t elem)
+{
+    switch (elem) {
+    case 1:
+        EVENS(1)
+        break;
+    case 2:
+        EVENS(2)
+        break;
+    case 4:
+        EVENS(4)
+        break;
+    case 8:
+        EVENS(8)
+        break;
+    default:
+        EVENS(16)
+        break;
+    }
+}
+
 const heft__kernel_ops_t heft__ops_scalar = {
     .level = HEFT__CPU_SCALAR,
     .fence = no_fence,
     .move = heft__scalar_move,
     .transpose = heft__scalar_transpose,
+    .evens = heft__scalar_evens,
     .crc64 = heft__scalar_crc64,
     .crc64_move = heft__scalar_crc64_move,
     .crc64_shift = heft__scalar_crc64_shift,
@@ -65,4 +92,6 @@ const heft__kernel_ops_t heft__ops_scalar = {
     .bf16_to_f32 = heft__scalar_bf16_to_f32,
     .f32_to_f16 = heft__scalar_f32_to_f16,
     .f16_to_f32 = heft__scalar_f16_to_f32,
+    .f32_to_e4m3 = heft__scalar_f32_to_e4m3,
+    .f32_to_e5m2 = heft__scalar_f32_to_e5m2,
 };

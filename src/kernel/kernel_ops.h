@@ -23,6 +23,8 @@ typedef struct heft__kernel_ops {
      * of 64. Meant for a source in the first-level cache. */
     void (*transpose)(uint8_t *dst, int64_t dst_step, const uint8_t *src, int64_t src_step,
                       int64_t n_lines, int64_t n_lanes, uint32_t elem, bool nt);
+    /* dst[i] <- src[2 i] for n elements; elem 1, 2, 4, 8 or 16. Reads no byte behind the last. */
+    void (*evens)(uint8_t *dst, const uint8_t *src, int64_t n, uint32_t elem);
     uint64_t (*crc64)(uint64_t crc, const uint8_t *src, int64_t n);
     uint64_t (*crc64_move)(uint64_t crc, uint8_t *dst, const uint8_t *src, int64_t n, bool nt,
                            int64_t ahead);
@@ -30,10 +32,12 @@ typedef struct heft__kernel_ops {
     uint32_t (*crc32c)(uint32_t crc, const uint8_t *src, int64_t n); /* no inversions */
     uint32_t (*crc32c_move)(uint32_t crc, uint8_t *dst, const uint8_t *src, int64_t n, bool nt,
                             int64_t ahead);
-    void (*f32_to_bf16)(uint16_t *dst, const uint32_t *src, int64_t n, bool nt);
-    void (*bf16_to_f32)(uint32_t *dst, const uint16_t *src, int64_t n, bool nt);
-    void (*f32_to_f16)(uint16_t *dst, const uint32_t *src, int64_t n, bool nt);
-    void (*f16_to_f32)(uint32_t *dst, const uint16_t *src, int64_t n, bool nt);
+    void (*f32_to_bf16)(uint16_t *dst, const uint32_t *src, int64_t n, bool nt, int64_t ahead);
+    void (*bf16_to_f32)(uint32_t *dst, const uint16_t *src, int64_t n, bool nt, int64_t ahead);
+    void (*f32_to_f16)(uint16_t *dst, const uint32_t *src, int64_t n, bool nt, int64_t ahead);
+    void (*f16_to_f32)(uint32_t *dst, const uint16_t *src, int64_t n, bool nt, int64_t ahead);
+    void (*f32_to_e4m3)(uint8_t *dst, const uint32_t *src, int64_t n);
+    void (*f32_to_e5m2)(uint8_t *dst, const uint32_t *src, int64_t n);
 } heft__kernel_ops_t;
 
 extern const heft__kernel_ops_t heft__ops_scalar;

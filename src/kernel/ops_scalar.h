@@ -9,6 +9,7 @@ void heft__scalar_move(uint8_t *dst, int64_t dst_step, const uint8_t *src, int64
                        int64_t n_runs, int64_t n, bool nt, int64_t ahead);
 void heft__scalar_transpose(uint8_t *dst, int64_t dst_step, const uint8_t *src, int64_t src_step,
                             int64_t n_lines, int64_t n_lanes, uint32_t elem, bool nt);
+void heft__scalar_evens(uint8_t *dst, const uint8_t *src, int64_t n, uint32_t elem);
 uint64_t heft__scalar_crc64(uint64_t crc, const uint8_t *src, int64_t n);
 uint64_t heft__scalar_crc64_move(uint64_t crc, uint8_t *dst, const uint8_t *src, int64_t n, bool nt,
                                  int64_t ahead);
@@ -16,9 +17,13 @@ uint64_t heft__scalar_crc64_shift(uint64_t crc, int64_t n_bytes);
 uint32_t heft__scalar_crc32c(uint32_t crc, const uint8_t *src, int64_t n);
 uint32_t heft__scalar_crc32c_move(uint32_t crc, uint8_t *dst, const uint8_t *src, int64_t n,
                                   bool nt, int64_t ahead);
-void heft__scalar_f32_to_bf16(uint16_t *dst, const uint32_t *src, int64_t n, bool nt);
-void heft__scalar_bf16_to_f32(uint32_t *dst, const uint16_t *src, int64_t n, bool nt);
-void heft__scalar_f32_to_f16(uint16_t *dst, const uint32_t *src, int64_t n, bool nt);
-void heft__scalar_f16_to_f32(uint32_t *dst, const uint16_t *src, int64_t n, bool nt);
+void heft__scalar_f32_to_bf16(uint16_t *dst, const uint32_t *src, int64_t n, bool nt,
+                              int64_t ahead);
+void heft__scalar_bf16_to_f32(uint32_t *dst, const uint16_t *src, int64_t n, bool nt,
+                              int64_t ahead);
+void heft__scalar_f32_to_f16(uint16_t *dst, const uint32_t *src, int64_t n, bool nt, int64_t ahead);
+void heft__scalar_f16_to_f32(uint32_t *dst, const uint16_t *src, int64_t n, bool nt, int64_t ahead);
+void heft__scalar_f32_to_e4m3(uint8_t *dst, const uint32_t *src, int64_t n);
+void heft__scalar_f32_to_e5m2(uint8_t *dst, const uint32_t *src, int64_t n);
 
 #endif

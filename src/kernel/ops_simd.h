@@ -7,6 +7,7 @@
  * prefetchers stop at each 4 KiB page. Non-temporal stores only ever write whole, aligned 64-byte
  * lines; what is left at both ends goes through the cache.
  */
+#include "kernel/cast_f8.h"
 #include "kernel/ops_scalar.h"
 
 #include <string.h>
@@ -260,38 +261,87 @@ static void simd_transpose(uint8_t *dst, int64_t dst_step, const uint8_t *src, i
     }
 }
 
+/*
+ * Every second element. The last vector is read one element early and keeps the odd ones, so that
+ * no byte behind the last element is touched.
+ */
+#define DEFINE_EVENS(name, bytes, half)                                              \
+    static inline int64_t name(uint8_t *dst, const uint8_t *src, int64_t n)          \
+    {                                                                                \
+        const int64_t count = V_BYTES / (bytes);                                     \
+        int64_t i = 0;                                                               \
+        for (; i + count < n; i += count) {                                          \
+            const uint8_t *p = src + 2 * i * (bytes);                                \
+            prefetch(p + AHEAD);                                                     \
+            prefetch(p + AHEAD + V_BYTES);                                           \
+            v_store(dst + i * (bytes), half(v_load(p), v_load(p + V_BYTES), false)); \
+        }                                                                            \
+        if (i > 0) {                                                                 \
+            i = n - count;                                                           \
+            const uint8_t *p = src + (2 * i - 1) * (bytes);                          \
+            v_store(dst + i * (bytes), half(v_load(p), v_load(p + V_BYTES), true));  \
+            i = n;                                                                   \
+        }                                                                            \
+        return i;                                                                    \
+    }
+
+DEFINE_EVENS(evens_8, 1, v_half_8)
+DEFINE_EVENS(evens_16, 2, v_half_16)
+DEFINE_EVENS(evens_32, 4, v_half_32)
+DEFINE_EVENS(evens_64, 8, v_half_64)
+
+static void simd_evens(uint8_t *dst, const uint8_t *src, int64_t n, uint32_t elem)
+{
+    int64_t done = elem == 1   ? evens_8(dst, src, n)
+                   : elem == 2 ? evens_16(dst, src, n)
+                   : elem == 4 ? evens_32(dst, src, n)
+                   : elem == 8 ? evens_64(dst, src, n)
+                               : 0;
+    heft__scalar_evens(dst + done * elem, src + 2 * done * elem, n - done, elem);
+}
+
 /* Casts: head up to a line of the destination and tail by the scalar kernel, whole lines here. A
  * destination that is not aligned to its elements never gets to a line and is not streamed. */
-#define DEFINE_CAST(name, scalar, convert, from_t, from_bytes, to_t, to_bytes)      \
-    static void name(to_t *dst, const from_t *src, int64_t n, bool nt)              \
-    {                                                                               \
-        uint8_t *d = (uint8_t *)dst;                                                \
-        const uint8_t *s = (const uint8_t *)src;                                    \
-        int64_t head = to_line(d) / (to_bytes);                                     \
-        bool can_stream = nt && to_line(d) % (to_bytes) == 0;                       \
-        int64_t i = can_stream ? heft__min_i64(head, n) : 0;                        \
-        scalar(dst, src, i, false);                                                 \
-        for (; i + LINE / (to_bytes) <= n; i += LINE / (to_bytes)) {                \
-            const uint8_t *p = s + i * (from_bytes);                                \
-            for (int k = 0; k < LINE / (to_bytes) * (from_bytes); k += LINE) {      \
-                prefetch(p + k + AHEAD);                                            \
-            }                                                                       \
-            vec_t v[LINE / V_BYTES];                                                \
-            for (int k = 0; k < LINE / V_BYTES; k++) {                              \
-                v[k] = convert(p + k * V_BYTES / (to_bytes) * (from_bytes));        \
-            }                                                                       \
-            for (int k = 0; k < LINE / V_BYTES; k++) {                              \
-                put(d + i * (to_bytes) + k * V_BYTES, v[k], can_stream);            \
-            }                                                                       \
-        }                                                                           \
-        scalar((to_t *)(void *)(d + i * (to_bytes)),                                \
-               (const from_t *)(const void *)(s + i * (from_bytes)), n - i, false); \
+#define DEFINE_CAST(name, scalar, convert, from_t, from_bytes, to_t, to_bytes)         \
+    static void name(to_t *dst, const from_t *src, int64_t n, bool nt, int64_t ahead)  \
+    {                                                                                  \
+        uint8_t *d = (uint8_t *)dst;                                                   \
+        const uint8_t *s = (const uint8_t *)src;                                       \
+        int64_t head = to_line(d) / (to_bytes);                                        \
+        bool can_stream = nt && to_line(d) % (to_bytes) == 0;                          \
+        int64_t i = can_stream ? heft__min_i64(head, n) : 0;                           \
+        scalar(dst, src, i, false, 0);                                                 \
+        for (; i + LINE / (to_bytes) <= n; i += LINE / (to_bytes)) {                   \
+            const uint8_t *p = s + i * (from_bytes);                                   \
+            for (int k = 0; k < LINE / (to_bytes) * (from_bytes); k += LINE) {         \
+                prefetch(p + k + ahead);                                               \
+            }                                                                          \
+            vec_t v[LINE / V_BYTES];                                                   \
+            for (int k = 0; k < LINE / V_BYTES; k++) {                                 \
+                v[k] = convert(p + k * V_BYTES / (to_bytes) * (from_bytes));           \
+            }                                                                          \
+            for (int k = 0; k < LINE / V_BYTES; k++) {                                 \
+                put(d + i * (to_bytes) + k * V_BYTES, v[k], can_stream);               \
+            }                                                                          \
+        }                                                                              \
+        scalar((to_t *)(void *)(d + i * (to_bytes)),                                   \
+               (const from_t *)(const void *)(s + i * (from_bytes)), n - i, false, 0); \
     }
 
 DEFINE_CAST(simd_f32_to_bf16, heft__scalar_f32_to_bf16, v_f32_to_bf16, uint32_t, 4, uint16_t, 2)
 DEFINE_CAST(simd_f32_to_f16, heft__scalar_f32_to_f16, v_f32_to_f16, uint32_t, 4, uint16_t, 2)
 DEFINE_CAST(simd_bf16_to_f32, heft__scalar_bf16_to_f32, v_bf16_to_f32, uint16_t, 2, uint32_t, 4)
 DEFINE_CAST(simd_f16_to_f32, heft__scalar_f16_to_f32, v_f16_to_f32, uint16_t, 2, uint32_t, 4)
+
+static void simd_f32_to_e4m3(uint8_t *dst, const uint32_t *src, int64_t n)
+{
+    heft__f32_to_e4m3_loop(dst, src, n);
+}
+
+static void simd_f32_to_e5m2(uint8_t *dst, const uint32_t *src, int64_t n)
+{
+    heft__f32_to_e5m2_loop(dst, src, n);
+}
 
 static void simd_fence(void)
 {

@@ -4,6 +4,7 @@
 #define HEFT_KERNEL_SIMD_AVX2_H
 
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef __m256i vec_t;
@@ -20,6 +21,41 @@ typedef __m256i vec_t;
 #define v_hi32(a, b) _mm256_unpackhi_epi32((a), (b))
 #define v_lo64(a, b) _mm256_unpacklo_epi64((a), (b))
 #define v_hi64(a, b) _mm256_unpackhi_epi64((a), (b))
+
+/* The even (shift 0) or odd elements of a and b, in order. */
+static inline vec_t v_join(vec_t packed)
+{
+    return _mm256_permute4x64_epi64(packed, 0xd8);
+}
+
+static inline vec_t v_half_8(vec_t a, vec_t b, bool odd)
+{
+    const vec_t low = _mm256_set1_epi16(0xff);
+    a = odd ? _mm256_srli_epi16(a, 8) : _mm256_and_si256(a, low);
+    b = odd ? _mm256_srli_epi16(b, 8) : _mm256_and_si256(b, low);
+    return v_join(_mm256_packus_epi16(a, b));
+}
+
+static inline vec_t v_half_16(vec_t a, vec_t b, bool odd)
+{
+    const vec_t low = _mm256_set1_epi32(0xffff);
+    a = odd ? _mm256_srli_epi32(a, 16) : _mm256_and_si256(a, low);
+    b = odd ? _mm256_srli_epi32(b, 16) : _mm256_and_si256(b, low);
+    return v_join(_mm256_packus_epi32(a, b));
+}
+
+static inline vec_t v_half_32(vec_t a, vec_t b, bool odd)
+{
+    __m256 x = _mm256_castsi256_ps(a);
+    __m256 y = _mm256_castsi256_ps(b);
+    __m256 half = odd ? _mm256_shuffle_ps(x, y, 0xdd) : _mm256_shuffle_ps(x, y, 0x88);
+    return v_join(_mm256_castps_si256(half));
+}
+
+static inline vec_t v_half_64(vec_t a, vec_t b, bool odd)
+{
+    return v_join(odd ? v_hi64(a, b) : v_lo64(a, b));
+}
 
 /* 16 bytes each from p and p + step. */
 static inline vec_t v_load_lanes(const uint8_t *p, int64_t step)

@@ -4,6 +4,7 @@
 #define HEFT_KERNEL_SIMD_AVX512_H
 
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef __m512i vec_t;
@@ -20,6 +21,41 @@ typedef __m512i vec_t;
 #define v_hi32(a, b) _mm512_unpackhi_epi32((a), (b))
 #define v_lo64(a, b) _mm512_unpacklo_epi64((a), (b))
 #define v_hi64(a, b) _mm512_unpackhi_epi64((a), (b))
+
+/* The even (shift 0) or odd elements of a and b, in order. */
+static inline vec_t v_join(vec_t packed)
+{
+    return _mm512_permutexvar_epi64(_mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0), packed);
+}
+
+static inline vec_t v_half_8(vec_t a, vec_t b, bool odd)
+{
+    const vec_t low = _mm512_set1_epi16(0xff);
+    a = odd ? _mm512_srli_epi16(a, 8) : _mm512_and_si512(a, low);
+    b = odd ? _mm512_srli_epi16(b, 8) : _mm512_and_si512(b, low);
+    return v_join(_mm512_packus_epi16(a, b));
+}
+
+static inline vec_t v_half_16(vec_t a, vec_t b, bool odd)
+{
+    const vec_t low = _mm512_set1_epi32(0xffff);
+    a = odd ? _mm512_srli_epi32(a, 16) : _mm512_and_si512(a, low);
+    b = odd ? _mm512_srli_epi32(b, 16) : _mm512_and_si512(b, low);
+    return v_join(_mm512_packus_epi32(a, b));
+}
+
+static inline vec_t v_half_32(vec_t a, vec_t b, bool odd)
+{
+    __m512 x = _mm512_castsi512_ps(a);
+    __m512 y = _mm512_castsi512_ps(b);
+    __m512 half = odd ? _mm512_shuffle_ps(x, y, 0xdd) : _mm512_shuffle_ps(x, y, 0x88);
+    return v_join(_mm512_castps_si512(half));
+}
+
+static inline vec_t v_half_64(vec_t a, vec_t b, bool odd)
+{
+    return v_join(odd ? v_hi64(a, b) : v_lo64(a, b));
+}
 
 static inline __m128i load_lane(const uint8_t *p)
 {

@@ -4,6 +4,7 @@
  * with every source view taking part. Loops are ordered by the steps of the primary source, the
  * one that broadcasts least; without sources by destination step.
  */
+#include "kernel/cast.h"
 #include "kernel/transform.h"
 
 #include <stdlib.h>
@@ -121,6 +122,18 @@ static heft_status_t add_final_cast(heft__transform_plan_t *plan, heft_dtype_t r
     plan->ops[plan->n_ops++] =
         (heft_op_t){ .code = HEFT_OP_CAST, .dtype = (uint8_t)plan->dst_dtype };
     return HEFT_OK;
+}
+
+/* What the runner wants to know about the program. */
+static void classify(heft__transform_plan_t *plan)
+{
+    plan->is_cast = plan->ops[0].code == HEFT_OP_LOAD && plan->ops[0].arg == 0 &&
+                    (plan->n_ops == 1 || (plan->n_ops == 2 && plan->ops[1].code == HEFT_OP_CAST));
+    plan->needs_env = !plan->is_cast;
+    if (plan->is_cast && plan->n_ops == 2) {
+        plan->needs_env =
+            heft__cast_needs_env((heft_dtype_t)plan->ops[1].dtype, plan->src_dtype[0]);
+    }
 }
 
 static heft_status_t check_views(const heft__transform_t *transform, heft_error_t *err)
@@ -268,7 +281,6 @@ static void store_loops(heft__transform_plan_t *plan, loop_dim_t *dims, int n)
         dims[n++] = (loop_dim_t){ .extent = 1, .dst = plan->elem_bytes };
     }
     plan->n_loops = n;
-    plan->slab_align = 1;
     for (int k = 0; k < n; k++) {
         plan->extent[k] = dims[k].extent;
         plan->dst_step[k] = dims[k].dst;
@@ -276,6 +288,8 @@ static void store_loops(heft__transform_plan_t *plan, loop_dim_t *dims, int n)
             plan->src_step[i][k] = dims[k].src[i];
         }
     }
+    bool wants_lines = n > 1 && plan->dst_step[0] == (int64_t)plan->elem_bytes;
+    plan->slab_align = wants_lines ? (int32_t)(64 / plan->elem_bytes) : 1;
 }
 
 static void init_plan(const heft__transform_t *transform, heft__transform_plan_t *plan)
@@ -304,6 +318,7 @@ heft_status_t heft__transform_prepare(const heft__transform_t *transform,
     if (status != HEFT_OK) {
         return status;
     }
+    classify(&plan);
     loop_dim_t dims[HEFT_MAX_DIMS] = { { 0 } };
     int n = 0;
     for (int k = 0; k < transform->rank; k++) {

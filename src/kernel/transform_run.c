@@ -15,8 +15,7 @@
 #include <string.h>
 
 #define BLOCK 256
-#define TILE_BYTES 16384
-#define TILE_LINES 64
+#define BOUNCE_BYTES 4096
 
 typedef struct slot {
     const void *data; /* elements in a row: own, or the source itself */
@@ -28,27 +27,26 @@ typedef struct machine {
     uint64_t buffer[HEFT_MAX_OPS + 1][BLOCK];
     slot_t slot[HEFT_MAX_OPS];
     void *spare;
+    const heft__kernel_ops_t *ops;
     uint64_t imm[HEFT_MAX_OPS]; /* rounded to the operation's dtype */
 } machine_t;
 
 typedef struct run {
     heft__sink_t sink;
     const heft__transform_plan_t *plan;
-    machine_t *machine;
-    const heft__transform_part_t *part;
+    machine_t machine;
     int64_t extent[HEFT_MAX_DIMS];
     const uint8_t *src[HEFT_MAX_SOURCES];
-} transform_run_t;
+} run_t;
 
-static void load_block(machine_t *m, slot_t *slot, const uint8_t *src, int64_t step,
+static void load_block(const machine_t *m, slot_t *slot, const uint8_t *src, int64_t step,
                        heft_dtype_t dtype, int64_t n)
 {
     uint32_t bytes = heft_dtype_get_unit_bytes(dtype);
     slot->dtype = dtype;
     slot->data = src;
     if (step != (int64_t)bytes) {
-        (void)m;
-        heft__elems_move(slot->own, bytes, src, step, n, bytes);
+        heft__elems_move(m->ops, slot->own, bytes, src, step, n, bytes);
         slot->data = slot->own;
     }
 }
@@ -58,7 +56,7 @@ static void cast_slot(machine_t *m, slot_t *slot, heft_dtype_t dtype, int64_t n)
     if (slot->dtype == dtype) {
         return;
     }
-    heft__cast_block(dtype, m->spare, slot->dtype, slot->data, n, false);
+    heft__cast_block(m->ops, dtype, m->spare, slot->dtype, slot->data, n, false, 0);
     void *own = slot->own;
     slot->own = m->spare;
     slot->data = slot->own;
@@ -154,26 +152,25 @@ static void arith_slot(machine_t *m, slot_t *slot, heft_op_code_t code, heft_dty
     } else {
         float a[BLOCK];
         float b[BLOCK];
-        heft__cast_block(HEFT_DTYPE_F32, a, dtype, slot->data, n, false);
-        heft__cast_block(HEFT_DTYPE_F32, b, dtype, other, n, false);
+        heft__cast_block(m->ops, HEFT_DTYPE_F32, a, dtype, slot->data, n, false, 0);
+        heft__cast_block(m->ops, HEFT_DTYPE_F32, b, dtype, other, n, false, 0);
         arith_block_f32(code, a, b, n);
-        heft__cast_block(dtype, slot->own, HEFT_DTYPE_F32, a, n, false);
+        heft__cast_block(m->ops, dtype, slot->own, HEFT_DTYPE_F32, a, n, false, 0);
     }
     slot->data = slot->own;
 }
 
-static void fill_block(void *dst, uint64_t bits, uint32_t bytes, int64_t n)
+static void fill_block(const machine_t *m, void *dst, uint64_t bits, uint32_t bytes, int64_t n)
 {
     uint8_t elem[8];
     heft__put_le64(elem, bits);
-    heft__elems_move(dst, bytes, elem, 0, n, bytes);
+    heft__elems_move(m->ops, dst, bytes, elem, 0, n, bytes);
 }
 
 /* Run the program over n elements; the result stays in slot 0. */
-static void run_block(transform_run_t *run, const uint8_t *const *src, const int64_t *step,
-                      int64_t n)
+static void run_block(run_t *run, const uint8_t *const *src, const int64_t *step, int64_t n)
 {
-    machine_t *m = run->machine;
+    machine_t *m = &run->machine;
     int top = -1;
     for (uint32_t k = 0; k < run->plan->n_ops; k++) {
         const heft_op_t *op = &run->plan->ops[k];
@@ -185,7 +182,7 @@ static void run_block(transform_run_t *run, const uint8_t *const *src, const int
                        run->plan->src_dtype[op->arg], n);
             break;
         case HEFT_OP_CONST:
-            fill_block(m->slot[++top].own, op->imm_bits, bytes, n);
+            fill_block(m, m->slot[++top].own, op->imm_bits, bytes, n);
             m->slot[top].data = m->slot[top].own;
             m->slot[top].dtype = dtype;
             break;
@@ -201,10 +198,10 @@ static void run_block(transform_run_t *run, const uint8_t *const *src, const int
         case HEFT_OP_MUL_IMM:
         case HEFT_OP_DIV_IMM:
         case HEFT_OP_NEG_EXP:
-            fill_block(m->spare, m->imm[k], bytes, n);
+            fill_block(m, m->spare, m->imm[k], bytes, n);
             if (m->slot[top].dtype != dtype) { /* the cast needs the spare */
                 cast_slot(m, &m->slot[top], dtype, n);
-                fill_block(m->spare, m->imm[k], bytes, n);
+                fill_block(m, m->spare, m->imm[k], bytes, n);
             }
             arith_slot(m, &m->slot[top], (heft_op_code_t)op->code, dtype, m->spare, n);
             break;
@@ -212,22 +209,56 @@ static void run_block(transform_run_t *run, const uint8_t *const *src, const int
     }
 }
 
-/* One line of n elements to contiguous memory; `final`: with digest and stores as asked. */
-static void run_line(transform_run_t *run, uint8_t *dst, const uint8_t *const *src,
-                     const int64_t *step, int64_t n, bool final)
+/* A program that is no more than a cast, along a line without gaps. */
+static void cast_line(run_t *run, uint8_t *dst, const uint8_t *src, int64_t n, bool is_final)
 {
-    uint32_t elem = run->plan->elem_bytes;
+    const heft__transform_plan_t *plan = run->plan;
+    heft__sink_t *sink = &run->sink;
+    uint32_t out = plan->elem_bytes;
+    uint32_t in = heft_dtype_get_unit_bytes(plan->src_dtype[0]);
+    if (!is_final) {
+        heft__cast_block(sink->ops, plan->dst_dtype, dst, plan->src_dtype[0], src, n, false,
+                         n * in);
+        return;
+    }
+    if (!sink->has_digest && heft__cast_is_direct(plan->dst_dtype, plan->src_dtype[0])) {
+        bool nt = sink->nt && n * out >= HEFT__NT_MIN_RUN;
+        heft__cast_block(sink->ops, plan->dst_dtype, dst, plan->src_dtype[0], src, n, nt,
+                         HEFT__AHEAD);
+        return;
+    }
+    _Alignas(64) uint8_t bounce[BOUNCE_BYTES];
+    int64_t most = BOUNCE_BYTES / out;
+    for (int64_t i = 0; i < n; i += most) {
+        int64_t some = heft__min_i64(most, n - i);
+        heft__cast_block(sink->ops, plan->dst_dtype, bounce, plan->src_dtype[0], src + i * in, some,
+                         false, HEFT__AHEAD);
+        heft__sink_put(sink, dst + i * out, bounce, some * out, 0);
+    }
+}
+
+/* One line of n elements to contiguous memory. is_final: with digest and stores as asked; else into
+ * a tile. */
+static void run_line(run_t *run, uint8_t *dst, const uint8_t *const *src, const int64_t *step,
+                     int64_t n, bool is_final)
+{
+    const heft__transform_plan_t *plan = run->plan;
+    uint32_t elem = plan->elem_bytes;
+    if (plan->is_cast && step[0] == (int64_t)heft_dtype_get_unit_bytes(plan->src_dtype[0])) {
+        cast_line(run, dst, src[0], n, is_final);
+        return;
+    }
     const uint8_t *at[HEFT_MAX_SOURCES] = { NULL };
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t some = heft__min_i64(BLOCK, n - i);
-        for (uint32_t s = 0; s < run->plan->n_srcs; s++) {
+        for (uint32_t s = 0; s < plan->n_srcs; s++) {
             at[s] = src[s] + i * step[s];
         }
         run_block(run, at, step, some);
-        if (final) {
-            heft__sink_put(&run->sink, dst + i * elem, run->machine->slot[0].data, some * elem, 0);
+        if (is_final) {
+            heft__sink_put(&run->sink, dst + i * elem, run->machine.slot[0].data, some * elem, 0);
         } else {
-            memcpy(dst + i * elem, run->machine->slot[0].data, (size_t)(some * elem));
+            memcpy(dst + i * elem, run->machine.slot[0].data, (size_t)(some * elem));
         }
     }
 }
@@ -242,59 +273,57 @@ static int find_dst_loop(const heft__transform_plan_t *plan)
     return best;
 }
 
-static void move_tile(transform_run_t *run, uint8_t *dst, const uint8_t *tile, int u, int v,
-                      int64_t n_lines, int64_t n)
+/* A tile of lines (loop u) of n elements (loop v), to a destination contiguous along neither. */
+static void scatter_tile(run_t *run, uint8_t *dst, const uint8_t *tile, int u, int v,
+                         int64_t n_lines, int64_t n)
 {
     const heft__transform_plan_t *plan = run->plan;
     uint32_t elem = plan->elem_bytes;
-    heft__copy_t copy = { .elem_bytes = 1,
-                          .rank = 3,
-                          .extent = { n_lines, n, elem },
-                          .dst_stride = { plan->dst_step[u], plan->dst_step[v], 1 },
-                          .src_stride = { n * elem, elem, 1 } };
-    if (u == v) {
-        copy.extent[0] = 1;
-    }
-    heft__copy_plan_t tile_plan;
-    if (heft__copy_prepare(&copy, &tile_plan, NULL) != HEFT_OK) {
-        return; /* cannot happen: every number was checked when the transform was prepared */
-    }
-    heft__copy_part_t part = { .plan = &tile_plan,
-                               .dst = dst,
-                               .src = tile,
-                               .end = tile_plan.extent[0],
-                               .nt = run->part->nt,
-                               .has_digest = run->part->has_digest,
-                               .digest_end = run->part->dst + run->part->digest_end - dst };
-    run->sink.digest ^= heft__copy_part_run(run->sink.ops, &part);
-}
-
-/* Loops u (lines) and v (along a line) by tiles. */
-static void run_tiles(transform_run_t *run, uint8_t *dst, const uint8_t *const *src,
-                      const int64_t *step, int u, int v)
-{
-    const heft__transform_plan_t *plan = run->plan;
-    uint8_t tile[TILE_BYTES];
-    int64_t n_lines = u == v ? 1 : run->extent[u];
-    int64_t most = TILE_BYTES / TILE_LINES / plan->elem_bytes;
-    const uint8_t *at[HEFT_MAX_SOURCES] = { NULL };
-    for (int64_t i = 0; i < n_lines; i += TILE_LINES) {
-        int64_t lines = heft__min_i64(TILE_LINES, n_lines - i);
-        for (int64_t j = 0; j < run->extent[v]; j += most) {
-            int64_t n = heft__min_i64(most, run->extent[v] - j);
-            for (int64_t l = 0; l < lines; l++) {
-                for (uint32_t s = 0; s < plan->n_srcs; s++) {
-                    at[s] = src[s] + j * step[s] + (i + l) * plan->src_step[s][u] * (u != v);
-                }
-                run_line(run, tile + l * n * plan->elem_bytes, at, step, n, false);
-            }
-            move_tile(run, dst + i * plan->dst_step[u] * (u != v) + j * plan->dst_step[v], tile, u,
-                      v, lines, n);
+    for (int64_t l = 0; l < n_lines; l++) {
+        const uint8_t *from = tile + l * HEFT__TILE_STEP;
+        uint8_t *to = dst + l * plan->dst_step[u];
+        if (!run->sink.has_digest) {
+            heft__elems_move(run->sink.ops, to, plan->dst_step[v], from, elem, n, elem);
+            continue;
+        }
+        for (int64_t i = 0; i < n; i++) {
+            heft__sink_put(&run->sink, to + i * plan->dst_step[v], from + i * elem, elem, 0);
         }
     }
 }
 
-static void run_inner(transform_run_t *run, uint8_t *dst, const uint8_t *const *src, int u, int v)
+/* Loops u (lines) and v (along a line) by tiles; u == v: single lines. */
+static void run_tiles(run_t *run, uint8_t *dst, const uint8_t *const *src, const int64_t *step,
+                      int u, int v)
+{
+    const heft__transform_plan_t *plan = run->plan;
+    _Alignas(64) uint8_t tile[HEFT__TILE_ROWS * HEFT__TILE_STEP];
+    uint32_t elem = plan->elem_bytes;
+    int64_t n_lines = u == v ? 1 : run->extent[u];
+    int64_t most_lines = heft__tile_rows(elem);
+    int64_t most = HEFT__TILE_BYTES / elem;
+    const uint8_t *at[HEFT_MAX_SOURCES] = { NULL };
+    for (int64_t i = 0; i < n_lines; i += most_lines) {
+        int64_t lines = heft__min_i64(most_lines, n_lines - i);
+        for (int64_t j = 0; j < run->extent[v]; j += most) {
+            int64_t n = heft__min_i64(most, run->extent[v] - j);
+            for (int64_t l = 0; l < lines; l++) {
+                for (uint32_t s = 0; s < plan->n_srcs; s++) {
+                    at[s] = src[s] + j * step[s] + (u == v ? 0 : (i + l) * plan->src_step[s][u]);
+                }
+                run_line(run, tile + l * HEFT__TILE_STEP, at, step, n, false);
+            }
+            uint8_t *to = dst + j * plan->dst_step[v] + (u == v ? 0 : i * plan->dst_step[u]);
+            if (u != v && plan->dst_step[u] == (int64_t)elem) {
+                heft__sink_put_tile(&run->sink, to, plan->dst_step[v], tile, lines, n, elem);
+            } else {
+                scatter_tile(run, to, tile, u, v, lines, n);
+            }
+        }
+    }
+}
+
+static void run_inner(run_t *run, uint8_t *dst, const uint8_t *const *src, int u, int v)
 {
     const heft__transform_plan_t *plan = run->plan;
     int64_t step[HEFT_MAX_SOURCES] = { 0 };
@@ -308,7 +337,7 @@ static void run_inner(transform_run_t *run, uint8_t *dst, const uint8_t *const *
     }
 }
 
-static void walk(transform_run_t *run, uint8_t *dst)
+static void walk(run_t *run, uint8_t *dst)
 {
     const heft__transform_plan_t *plan = run->plan;
     int v = plan->n_loops - 1;
@@ -341,8 +370,10 @@ static void walk(transform_run_t *run, uint8_t *dst)
     }
 }
 
-static void init_machine(machine_t *m, const heft__transform_plan_t *plan)
+static void init_machine(machine_t *m, const heft__kernel_ops_t *ops,
+                         const heft__transform_plan_t *plan)
 {
+    m->ops = ops;
     for (int k = 0; k < HEFT_MAX_OPS; k++) {
         m->slot[k] = (slot_t){ .own = m->buffer[k] };
     }
@@ -357,20 +388,30 @@ static void init_machine(machine_t *m, const heft__transform_plan_t *plan)
     }
 }
 
+/* Does every line go through cast_line, without the machine? */
+static bool is_simple_cast(const heft__transform_plan_t *plan)
+{
+    int v = plan->n_loops - 1;
+    return plan->is_cast &&
+           plan->src_step[0][v] == (int64_t)heft_dtype_get_unit_bytes(plan->src_dtype[0]);
+}
+
 uint64_t heft__transform_part_run(const heft__kernel_ops_t *ops, const heft__transform_part_t *part)
 {
     const heft__transform_plan_t *plan = part->plan;
     if (plan->bytes == 0 || part->begin >= part->end) {
         return 0;
     }
-    machine_t machine;
-    init_machine(&machine, plan);
-    transform_run_t run = { .plan = plan, .machine = &machine, .part = part };
+    run_t run;
+    run.plan = plan;
     run.sink =
         (heft__sink_t){ .ops = ops,
                         .nt = part->nt,
                         .has_digest = part->has_digest,
                         .param_end = part->has_digest ? part->dst + part->digest_end : NULL };
+    if (!is_simple_cast(plan)) {
+        init_machine(&run.machine, ops, plan);
+    }
     memcpy(run.extent, plan->extent, sizeof run.extent);
     run.extent[0] = part->end - part->begin;
     for (uint32_t s = 0; s < plan->n_srcs; s++) {
@@ -378,10 +419,14 @@ uint64_t heft__transform_part_run(const heft__kernel_ops_t *ops, const heft__tra
                      part->begin * plan->src_step[s][0];
     }
     fenv_t env;
-    (void)fegetenv(&env);
-    (void)fesetenv(FE_DFL_ENV);
+    if (plan->needs_env) {
+        (void)fegetenv(&env);
+        (void)fesetenv(FE_DFL_ENV);
+    }
     walk(&run, part->dst + plan->dst_offset + part->begin * plan->dst_step[0]);
-    (void)fesetenv(&env);
+    if (plan->needs_env) {
+        (void)fesetenv(&env);
+    }
     return run.sink.digest;
 }
 

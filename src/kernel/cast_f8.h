@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * f32 to the 8-bit floats with sign, saturating, in integer operations without branches: compiled
+ * at each level, for the compiler to vectorise. Private to this folder.
+ */
+#ifndef HEFT_KERNEL_CAST_F8_H
+#define HEFT_KERNEL_CAST_F8_H
+
+#include "kernel/kernel_ops.h"
+
+#include <string.h>
+
+/* v to a format of m_bits mantissa bits whose smallest normal number has f32 exponent e_min. */
+static inline uint32_t heft__round_f8(uint32_t v, uint32_t m_bits, uint32_t e_min, uint32_t largest,
+                                      uint32_t nan_bits)
+{
+    uint32_t exponent = v >> 23 & 0xff;
+    uint32_t fraction = v & 0x7fffff;
+    uint32_t mantissa = fraction | 0x800000; /* wrong for f32 denormals, which all become 0 */
+    uint32_t below = exponent < e_min ? e_min - exponent : 0;
+    uint32_t drop = 23 - m_bits + (below < 8 ? below : 8);
+    uint32_t odd = mantissa >> drop & 1;
+    uint32_t q = (mantissa + (1u << (drop - 1)) - 1 + odd) >> drop;
+    uint32_t base = below == 0 ? (exponent - e_min) << m_bits : 0;
+    uint32_t code = base + q;
+    code = code > largest ? largest : code;
+    code = (v & 0x7fffffff) > 0x7f800000 ? nan_bits | fraction >> (23 - m_bits) : code;
+    return (v >> 24 & 0x80) | code;
+}
+
+static inline void heft__f32_to_e4m3_loop(uint8_t *dst, const uint32_t *src, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t v;
+        memcpy(&v, (const uint8_t *)src + 4 * i, 4);
+        dst[i] = (uint8_t)heft__round_f8(v, 3, 121, 0x7e, 0x7f);
+    }
+}
+
+static inline void heft__f32_to_e5m2_loop(uint8_t *dst, const uint32_t *src, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t v;
+        memcpy(&v, (const uint8_t *)src + 4 * i, 4);
+        dst[i] = (uint8_t)heft__round_f8(v, 2, 113, 0x7b, 0x7e);
+    }
+}
+
+#endif
