@@ -510,7 +510,9 @@ static char wrong[512];
     } while (0)
 
 typedef struct checking {
-    gen_t *g;
+    const heft_tape_t *tape;
+    bool only_copies;
+    uint64_t choice; /* what is varied from case to case */
     ref_run_t run;
     heft__fold_t *fold;
 } checking_t;
@@ -570,7 +572,7 @@ static bool spread(checking_t *c, const heft__fold_piece_t *pieces, uint64_t n_p
 
 static bool check_param(checking_t *c, uint32_t b)
 {
-    int64_t n = c->g->tape->buffers[b].n_elems;
+    int64_t n = c->tape->buffers[b].n_elems;
     uint64_t n_pieces;
     const heft__fold_piece_t *pieces = heft__fold_get_pieces(c->fold, b, &n_pieces);
     uint32_t *values = calloc((size_t)n + 1, sizeof *values);
@@ -583,7 +585,7 @@ static bool check_param(checking_t *c, uint32_t b)
         }
     }
     for (uint64_t i = 0; i < n_pieces && ok; i++) {
-        if (pieces[i].buffer != b || pieces[i].write >= c->g->tape->n_writes) {
+        if (pieces[i].buffer != b || pieces[i].write >= c->tape->n_writes) {
             (void)snprintf(wrong, sizeof wrong, "a piece of buffer %u in the range of %u",
                            pieces[i].buffer, b);
             ok = false;
@@ -727,7 +729,7 @@ static void apply_piece(const heft__fold_piece_t *p, unsigned char **buffers, un
 /* Every source element has its own bytes; everything else begins as all ones. */
 static bool check_bytes(checking_t *c)
 {
-    const heft_tape_t *tape = c->g->tape;
+    const heft_tape_t *tape = c->tape;
     size_t n_buffers = tape->n_buffers;
     unsigned char **buffers = calloc(n_buffers, sizeof *buffers);
     unsigned counter = 1;
@@ -820,8 +822,8 @@ static bool check_error(const checking_t *c, heft_status_t status, const heft_er
 static bool check_failure(const checking_t *c, const heft__fold_opts_t *opts)
 {
     heft__fold_t *fold = NULL;
-    heft__alloc_fail_at((long)(c->g->n % 40));
-    heft_status_t status = heft__fold_create(c->g->tape, opts, &fold, NULL);
+    heft__alloc_fail_at((long)(c->choice % 40));
+    heft_status_t status = heft__fold_create(c->tape, opts, &fold, NULL);
     heft__alloc_fail_at(-1);
     if (status == HEFT_OK) {
         heft__fold_destroy(fold);
@@ -835,11 +837,11 @@ static bool check_failure(const checking_t *c, const heft__fold_opts_t *opts)
 static bool check_fold(checking_t *c, fold_case_stats_t *stats)
 {
     heft_error_t err = HEFT_ERROR_INIT;
-    const heft__fold_opts_t opts = { .tune_after = c->g->n % 2 };
+    const heft__fold_opts_t opts = { .tune_after = c->choice % 2 };
     if (!check_failure(c, &opts)) {
         return false;
     }
-    heft_status_t status = heft__fold_create(c->g->tape, &opts, &c->fold, &err);
+    heft_status_t status = heft__fold_create(c->tape, &opts, &c->fold, &err);
     stats->n_limits += status == HEFT_ERR_LIMIT;
     stats->n_undefined += c->run.failed;
     if (status == HEFT_ERR_LIMIT) {
@@ -853,10 +855,10 @@ static bool check_fold(checking_t *c, fold_case_stats_t *stats)
     }
     stats->n_pieces += c->fold->n_pieces;
     stats->n_overwrites += c->fold->n_overwrites;
-    for (uint32_t b = 0; b < c->g->tape->n_buffers; b++) {
+    for (uint32_t b = 0; b < c->tape->n_buffers; b++) {
         uint64_t n_pieces;
         (void)heft__fold_get_pieces(c->fold, b, &n_pieces);
-        if (c->g->tape->buffers[b].kind != HEFT_BUFFER_PARAM) {
+        if (c->tape->buffers[b].kind != HEFT_BUFFER_PARAM) {
             if (n_pieces != 0) {
                 FAIL("buffer %u is no parameter and has pieces", b);
             }
@@ -867,27 +869,45 @@ static bool check_fold(checking_t *c, fold_case_stats_t *stats)
     if (!check_overwrites(c) || !check_inputs(c)) {
         return false;
     }
-    stats->n_bytes_cases += c->g->only_copies;
-    return !c->g->only_copies || check_bytes(c);
+    stats->n_bytes_cases += c->only_copies;
+    return !c->only_copies || check_bytes(c);
+}
+
+static bool has_only_copies(const heft_tape_t *tape)
+{
+    for (size_t w = 0; w < tape->n_writes; w++) {
+        const heft__write_t *write = &tape->writes[w];
+        if (write->kind == HEFT_WRITE_OPAQUE || write->n_ops > (write->n_srcs > 0 ? 0u : 1u) ||
+            tape->buffers[write->dsts[0].buffer].dtype != HEFT_DTYPE_BF16) {
+            return false;
+        }
+    }
+    return true;
+}
+
+const char *fold_case_check_tape(const heft_tape_t *tape, uint64_t choice, fold_case_stats_t *stats)
+{
+    fold_case_stats_t unused = { 0 };
+    checking_t c = { .tape = tape, .only_copies = has_only_copies(tape), .choice = choice };
+    ref_run_init(&c.run, tape);
+    stats = stats != NULL ? stats : &unused;
+    bool ok = check_fold(&c, stats);
+    stats->n_cases++;
+    stats->n_writes += tape->n_writes;
+    if (!ok) {
+        print_tape(tape);
+    }
+    heft__fold_destroy(c.fold);
+    ref_run_fini(&c.run);
+    return ok ? NULL : wrong;
 }
 
 const char *fold_case_check(const uint8_t *data, size_t n, fold_case_stats_t *stats)
 {
-    fold_case_stats_t unused = { 0 };
     gen_t g = { .data = data, .n = n, .err = HEFT_ERROR_INIT };
     must_ok(&g, heft_tape_create(&g.tape, &g.err));
     decode_tape(&g);
-    checking_t c = { .g = &g };
-    ref_run_init(&c.run, g.tape);
-    stats = stats != NULL ? stats : &unused;
-    bool ok = check_fold(&c, stats);
-    stats->n_cases++;
-    stats->n_writes += g.tape->n_writes;
-    if (!ok) {
-        print_tape(g.tape);
-    }
-    heft__fold_destroy(c.fold);
-    ref_run_fini(&c.run);
+    const char *what = fold_case_check_tape(g.tape, n, stats);
     heft_tape_destroy(g.tape);
-    return ok ? NULL : wrong;
+    return what;
 }

@@ -43,6 +43,9 @@ static void a_region_has_one_normal_form(void **state)
     for (size_t i = 0; i < 4; i++) {
         assert_same(&same[i], &whole);
     }
+    heft__region_t rows = region_of(view2(5, 3, 10, 4, 2));
+    assert_int_equal(heft__region_count(&rows), 12);
+    assert_int_equal(heft__region_last(&rows), 31);
     heft__region_t point = region_of(view2(7, 1, 1000, 1, -5));
     assert_int_equal(point.rank, 0);
     assert_int_equal(point.offset, 7);

@@ -224,6 +224,35 @@ static void a_note_is_kept_once(void **state)
     tb_fini(&f.tb);
 }
 
+static void messages_go_without_a_note(void **state)
+{
+    (void)state;
+    fixture_t f;
+    set_up(&f);
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_view_t src = tb_all(&f.tb, f.src);
+    EXPECT_STATUS(heft_tape_fill(f.tb.tape, &src, 0, "", &err), HEFT_ERR_ARGUMENT);
+    EXPECT_MESSAGE("write 0: writes to source \"s\"");
+    EXPECT_STATUS(heft_tape_fill(f.tb.tape, &src, 0, NULL, &err), HEFT_ERR_ARGUMENT);
+    EXPECT_MESSAGE("write 0: writes to source \"s\"");
+    tb_fini(&f.tb);
+}
+
+static void long_names_are_cut_in_front(void **state)
+{
+    (void)state;
+    fixture_t f;
+    set_up(&f);
+    char name[300];
+    memset(name, 'x', sizeof name);
+    memcpy(name + sizeof name - 8, ".weight", 8);
+    uint32_t b = tb_source(&f.tb, name, BF16, TB_SHAPE(2));
+    heft__label_t label = heft__tape_label(f.tb.tape, b);
+    assert_non_null(strstr(label.text, "source \"..xxx"));
+    assert_non_null(strstr(label.text, "xxx.weight\""));
+    tb_fini(&f.tb);
+}
+
 static void views_come_back_as_they_were_given(void **state)
 {
     (void)state;
@@ -535,6 +564,8 @@ int main(void)
         cmocka_unit_test(destinations_are_no_sources_and_have_no_element_twice),
         cmocka_unit_test(empty_views_touch_nothing_wherever_they_stand),
         cmocka_unit_test(a_note_is_kept_once),
+        cmocka_unit_test(messages_go_without_a_note),
+        cmocka_unit_test(long_names_are_cut_in_front),
         cmocka_unit_test(views_come_back_as_they_were_given),
         cmocka_unit_test(unsound_programs_are_refused),
         cmocka_unit_test(too_long_programs_and_too_many_sources_are_refused),
