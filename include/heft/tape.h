@@ -86,9 +86,11 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_add_buffer(
 
 /**
  * Record `dst <- src`. Extents must be equal. dst must be a parameter or a temporary and injective;
- * src may broadcast. Where dtypes differ the copy is a cast (CAST op). note (may be NULL) says
- * where the write comes from, for messages, such as "hf-to-engine.heft:12". HEFT_ERR_ARGUMENT: view
- * outside its buffer, extents differ, dst is a source, dst not injective.
+ * src may broadcast. Where dtypes differ the copy is a cast (CAST op). A view with an extent of 0
+ * touches nothing. note (may be NULL) says where the write comes from, for messages, such as
+ * "hf-to-engine.heft:12". HEFT_ERR_ARGUMENT: view outside its buffer, extents differ, dst is a
+ * source, dst not injective. HEFT_ERR_UNSUPPORTED: a cast from or to a packed dtype. A write that
+ * is refused, here and below, leaves the tape as it was.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_copy(heft_tape_t *tape, const heft_view_t *dst,
                                                       const heft_view_t *src, const char *note,
@@ -102,15 +104,17 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_fill(heft_tape_t *tape, const h
 
 /**
  * Record `dst <- program(sources)`, element by element. All views have dst's extents; dst may also
- * be a source (in place). The program must leave exactly one value; it is cast to dst's dtype if
- * its dtype differs. HEFT_ERR_LIMIT: more than HEFT_MAX_SOURCES views or HEFT_MAX_OPS operations.
+ * be a source (in place: old values are read). n_srcs may be 0. The program must leave exactly one
+ * value; it is cast to dst's dtype if its dtype differs. HEFT_ERR_LIMIT: more than HEFT_MAX_SOURCES
+ * views or HEFT_MAX_OPS operations.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_map(heft_tape_t *tape, const heft_view_t *dst,
                                                      const heft_view_t *srcs, uint32_t n_srcs,
                                                      const heft_op_t *ops, uint32_t n_ops,
                                                      const char *note, heft_error_t *err);
 
-/** Record a write heft cannot express: op names it; it reads srcs and writes dsts as a whole. */
+/** Record a write heft cannot express: op names it; it reads srcs and writes dsts as a whole. dsts
+ * (one or more) share no element; srcs may be none. */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_opaque(heft_tape_t *tape, const char *op,
                                                         const heft_view_t *dsts, uint32_t n_dsts,
                                                         const heft_view_t *srcs, uint32_t n_srcs,

@@ -152,13 +152,7 @@ static int by_number(const void *pa, const void *pb)
     return (a > b) - (a < b);
 }
 
-typedef struct id_list {
-    uint32_t *items;
-    size_t n;
-    size_t cap;
-} id_list_t;
-
-static heft_status_t push_id(id_list_t *ids, uint32_t id, heft_error_t *err)
+static heft_status_t push_id(heft__id_list_t *ids, uint32_t id, heft_error_t *err)
 {
     void *items = ids->items;
     if (!heft__grow(&items, &ids->cap, ids->n + 1, sizeof *ids->items)) {
@@ -171,7 +165,7 @@ static heft_status_t push_id(id_list_t *ids, uint32_t id, heft_error_t *err)
 
 /* Source tensors behind one source of a piece. */
 static heft_status_t push_sources(const heft__fold_t *fold, const heft__fold_src_t *src,
-                                  id_list_t *ids, heft_error_t *err)
+                                  heft__id_list_t *ids, heft_error_t *err)
 {
     if (src->opaque_write == HEFT__NO_WRITE) {
         return push_id(ids, src->buffer, err);
@@ -187,24 +181,25 @@ static heft_status_t push_sources(const heft__fold_t *fold, const heft__fold_src
 static heft_status_t collect_sources(heft__folding_t *f, heft__fold_opaque_t *opaque,
                                      heft_error_t *err)
 {
-    id_list_t ids = { 0 };
+    heft__id_list_t *ids = &f->ids;
     heft_status_t status = HEFT_OK;
+    ids->n = 0;
     for (uint32_t i = 0; i < opaque->n_inputs; i++) {
         const heft__fold_input_t *input = &opaque->inputs[i];
         for (uint64_t p = 0; p < input->n_pieces; p++) {
             const heft__fold_piece_t *piece = &input->pieces[p];
             for (uint32_t s = 0; s < piece->n_srcs && status == HEFT_OK; s++) {
-                status = push_sources(f->fold, &piece->srcs[s], &ids, err);
+                status = push_sources(f->fold, &piece->srcs[s], ids, err);
             }
         }
     }
-    if (ids.n > 1) {
-        qsort(ids.items, ids.n, sizeof *ids.items, by_number);
+    if (ids->n > 1) {
+        qsort(ids->items, ids->n, sizeof *ids->items, by_number);
     }
     size_t n = 0;
-    for (size_t i = 0; i < ids.n; i++) {
-        if (n == 0 || ids.items[n - 1] != ids.items[i]) {
-            ids.items[n++] = ids.items[i];
+    for (size_t i = 0; i < ids->n; i++) {
+        if (n == 0 || ids->items[n - 1] != ids->items[i]) {
+            ids->items[n++] = ids->items[i];
         }
     }
     uint32_t *sources = heft__arena_alloc(&f->fold->arena, n * sizeof *sources);
@@ -212,11 +207,10 @@ static heft_status_t collect_sources(heft__folding_t *f, heft__fold_opaque_t *op
         status = heft__error_nomem(err, n * sizeof *sources);
     }
     if (status == HEFT_OK && n > 0) {
-        memcpy(sources, ids.items, n * sizeof *sources);
+        memcpy(sources, ids->items, n * sizeof *sources);
     }
     opaque->sources = sources;
     opaque->n_sources = (uint32_t)n;
-    heft__free(ids.items);
     return status;
 }
 
@@ -332,6 +326,8 @@ static void folding_fini(heft__folding_t *f)
     heft__free(f->next_parts.items);
     heft__free(f->results.items);
     heft__free(f->remains.items);
+    heft__free(f->lost.items);
+    heft__free(f->ids.items);
     heft__arena_fini(&f->arena);
 }
 

@@ -46,6 +46,12 @@ typedef struct heft__strip_list {
     size_t cap;
 } heft__strip_list_t;
 
+typedef struct heft__id_list {
+    uint32_t *items;
+    size_t n;
+    size_t cap;
+} heft__id_list_t;
+
 typedef struct heft__overwrite_list {
     heft__fold_overwrite_t *items;
     size_t n;
@@ -84,6 +90,8 @@ typedef struct heft__folding {
     heft__part_list_t next_parts;
     heft__strip_list_t results; /* the new pieces of the write */
     heft__strip_list_t remains;
+    heft__strip_list_t lost;
+    heft__id_list_t ids;
 } heft__folding_t;
 
 /* ---- shared helpers (fold.c) ---- */

@@ -15,7 +15,7 @@ typedef struct comparing {
     const heft__origin_t *earlier;
     const heft__origin_t *later;
     bool same_origin;
-    heft__strip_list_t lost;
+    heft__strip_list_t *lost;
 } comparing_t;
 
 /* Map a and map b of a box have the same values. */
@@ -61,7 +61,7 @@ static heft_status_t push_lost(void *arg, const heft__box_t *box, heft_error_t *
     if (strip.v == NULL) {
         return heft__error_nomem(err, sizeof *box);
     }
-    return heft__strip_list_push(&c->lost, &strip, err);
+    return heft__strip_list_push(c->lost, &strip, err);
 }
 
 /* Maps of a box: the element, sources of the earlier value, sources of the later one. */
@@ -72,10 +72,10 @@ static heft_status_t take_lost(void *arg, const heft__box_t *box, heft_error_t *
     heft__box_t one = *box;
     one.n_maps = 1;
     heft__box_normalize(&one, 0);
-    size_t first = c->lost.n;
+    size_t first = c->lost->n;
     heft_status_t status = heft__box_limit_rank(&one, HEFT_MAX_DIMS, push_lost, c, err);
-    for (size_t i = first; i < c->lost.n; i++) {
-        c->lost.items[i].tag = tag;
+    for (size_t i = first; i < c->lost->n; i++) {
+        c->lost->items[i].tag = tag;
     }
     return status;
 }
@@ -107,7 +107,9 @@ static heft_status_t record(heft__folding_t *f, const heft__strip_t *strip, uint
 static heft_status_t remember(heft__folding_t *f, uint32_t buffer, const heft__strip_t *old,
                               const heft__box_t *old_box, heft_error_t *err)
 {
-    comparing_t c = { .f = f, .earlier = &f->origins[old->tag] };
+    heft__strip_list_t *lost = &f->lost;
+    comparing_t c = { .f = f, .earlier = &f->origins[old->tag], .lost = lost };
+    lost->n = 0;
     heft_status_t status = HEFT_OK;
     for (size_t i = 0; i < f->results.n && status == HEFT_OK; i++) {
         heft__box_t box;
@@ -117,12 +119,11 @@ static heft_status_t remember(heft__folding_t *f, uint32_t buffer, const heft__s
         status = heft__box_join(&f->work, old_box, &box, take_lost, &c, err);
     }
     if (status == HEFT_OK) {
-        status = heft__strips_coalesce(&f->arena, c.lost.items, &c.lost.n, err);
+        status = heft__strips_coalesce(&f->arena, lost->items, &lost->n, err);
     }
-    for (size_t i = 0; i < c.lost.n && status == HEFT_OK; i++) {
-        status = record(f, &c.lost.items[i], buffer, old->note, err);
+    for (size_t i = 0; i < lost->n && status == HEFT_OK; i++) {
+        status = record(f, &lost->items[i], buffer, old->note, err);
     }
-    heft__free(c.lost.items);
     return status;
 }
 

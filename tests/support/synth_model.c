@@ -53,6 +53,10 @@ static uint32_t add(emitter_t *e, heft_buffer_kind_t kind, const char *prefix, c
         e->status =
             heft_tape_add_buffer(e->tape, kind, full, HEFT_DTYPE_BF16, shape, &buffer, e->err);
     }
+    if (e->m->has_fills && kind == HEFT_BUFFER_PARAM && e->status == HEFT_OK) {
+        heft_view_t all = heft_view_contiguous(buffer, shape);
+        e->status = heft_tape_fill(e->tape, &all, 0, "loader: zeros", e->err);
+    }
     return buffer;
 }
 
@@ -91,12 +95,15 @@ static heft_view_t transpose(heft_view_t v)
 
 static void copy(emitter_t *e, heft_view_t dst, heft_view_t src)
 {
-    if (e->m->has_temps) {
+    if (e->m->has_temps || e->m->has_kernels) {
         heft_shape_t shape = { .rank = src.rank };
         memcpy(shape.extent, src.extent, sizeof shape.extent);
         uint32_t temp = add(e, HEFT_BUFFER_TEMP, "", "", &shape);
         heft_view_t whole = heft_view_contiguous(temp, &shape);
-        if (e->status == HEFT_OK) {
+        if (e->status == HEFT_OK && e->m->has_kernels) {
+            e->status =
+                heft_tape_opaque(e->tape, "unpack", &whole, 1, &src, 1, "loader: unpack", e->err);
+        } else if (e->status == HEFT_OK) {
             e->status = heft_tape_copy(e->tape, &whole, &src, "loader: contiguous", e->err);
         }
         src = whole;

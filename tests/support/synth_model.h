@@ -23,6 +23,8 @@ typedef struct synth_model {
     bool has_qk_norm;
     bool is_transposed; /* w13 kept as [experts, hidden, 2 * intermediate / tp], w2 likewise */
     bool has_temps;     /* every copy goes through a contiguous temporary */
+    bool has_fills;     /* every parameter is zeroed before it is loaded */
+    bool has_kernels;   /* every tensor is made by an opaque write, as unpacking would */
 } synth_model_t;
 
 /* About the sizes of: Qwen3-8B, Qwen3-235B-A22B (94 layers of 128 experts), a model of 61 layers of

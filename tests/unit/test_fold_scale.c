@@ -46,7 +46,8 @@ static uint64_t fold_model(const char *name, const synth_model_t *model, int64_t
         assert_int_equal(n_elems,
                          tape->buffers[b].kind == HEFT_BUFFER_PARAM ? tape->buffers[b].n_elems : 0);
     }
-    assert_int_equal(fold->n_overwrites, 0);
+    assert_int_equal(fold->n_overwrites, model->has_fills ? fold->n_pieces : 0);
+    assert_int_equal(fold->n_opaques, model->has_kernels ? fold->n_pieces : 0);
     uint64_t n_pieces = fold->n_pieces;
     heft__fold_destroy(fold);
     heft_tape_destroy(tape);
@@ -91,6 +92,20 @@ static void kernel_layouts_that_interleave_experts_cost_no_more(void **state)
     synth_model_t model = synth_moe_235b;
     model.is_transposed = true;
     assert_int_equal(fold_model("235b, experts transposed", &model, 8, 5),
+                     synth_model_n_sources(&model));
+}
+
+static void zeroing_first_and_kernels_on_the_way_stay_cheap(void **state)
+{
+    (void)state;
+    synth_model_t model = synth_moe_235b;
+    model.n_layers = 47;
+    model.has_fills = true;
+    assert_int_equal(fold_model("235b zeroed first, half the layers", &model, 8, 5),
+                     synth_model_n_sources(&model));
+    model.has_fills = false;
+    model.has_kernels = true;
+    assert_int_equal(fold_model("235b through kernels, half the layers", &model, 8, 5),
                      synth_model_n_sources(&model));
 }
 
@@ -143,6 +158,7 @@ int main(void)
         cmocka_unit_test(a_model_of_61_layers_and_384_experts_folds_to_one_piece_for_each_source),
         cmocka_unit_test(temporaries_on_the_way_change_nothing),
         cmocka_unit_test(kernel_layouts_that_interleave_experts_cost_no_more),
+        cmocka_unit_test(zeroing_first_and_kernels_on_the_way_stay_cheap),
         cmocka_unit_test(many_column_blocks_of_one_parameter_stay_cheap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
