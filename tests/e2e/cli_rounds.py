@@ -133,8 +133,8 @@ class Rounds(Case):
             for line in maps:
                 bounds, rights, _, _, inode = line.split()[:5]
                 begin, end = (int(x, 16) for x in bounds.split("-"))
-                if rights != "rw-p" or inode != "0" or "[" in line:
-                    continue
+                if rights != "rw-p" or inode != "0" or "[" in line or end - begin > 1 << 26:
+                    continue  # not anonymous memory, or a sanitizer's shadow
                 memory.seek(begin)
                 content = memory.read(end - begin)
                 at = content.find(pattern)
