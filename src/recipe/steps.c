@@ -80,8 +80,8 @@ static heft_status_t run_let(heft__env_t *env, const heft__step_t *step, heft_er
     }
     if (value->kind != standard.kind) {
         return heft__recipe_error(env->recipe, let->pos, HEFT_ERR_ARGUMENT, err,
-                                  "`let %s` is bound to the %s \"%s\", wanted a value like its "
-                                  "default, a %s",
+                                  "`let %s` is bound to the %s \"%s\"; its default is of the kind "
+                                  "\"%s\"",
                                   let->name, heft__value_kind_name(value->kind), binding->text,
                                   heft__value_kind_name(standard.kind));
     }

@@ -26,9 +26,8 @@ static void lets_are_overridden_and_checked(void **state)
     rb_run(b, text, 0);
     assert_int_equal(rb_n_params(b), 1);
     rb_set(b, "tp", "many");
-    rb_refuses(
-        b, text, 0, HEFT_ERR_ARGUMENT,
-        "`let tp` is bound to the word \"many\", wanted a value like its default, a integer");
+    rb_refuses(b, text, 0, HEFT_ERR_ARGUMENT,
+               "`let tp` is bound to the word \"many\"; its default is of the kind \"integer\"");
 }
 
 static void a_binding_that_nothing_declares_is_refused(void **state)
