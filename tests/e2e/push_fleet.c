@@ -58,7 +58,7 @@ static void *poll_orders(void *arg)
     pf_engine_t *e = arg;
     heft_error_t err = HEFT_ERROR_INIT;
     while (!atomic_load(&e->stop)) {
-        e->last_status = heft_subscriber_poll(e->sub, 50, &err);
+        atomic_store(&e->last_status, (int)heft_subscriber_poll(e->sub, 50, &err));
     }
     if (e->is_paused) {
         e->is_paused = false;

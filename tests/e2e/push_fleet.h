@@ -34,7 +34,7 @@ typedef struct pf_engine {
     atomic_int n_paused, n_flipped, n_resumed;
     atomic_int fail_pause, fail_flipped, fail_resume; /* this many calls from now on */
     _Atomic int64_t resumed_version;
-    heft_status_t last_status;
+    atomic_int last_status; /* of the poller */
 } pf_engine_t;
 
 typedef struct pf_fleet {

@@ -184,9 +184,10 @@ static void flip_breaks_midway_live_suspect(void **state)
     }
     EXPECT_STATUS(pf_push(&fleet, 3, &result, &err), HEFT_ERR_POISONED);
     int64_t deadline = heft__clock_mono_ns() + 5000000000;
-    while (broken->last_status != HEFT_ERR_POISONED && heft__clock_mono_ns() < deadline) {
+    while (atomic_load(&broken->last_status) != HEFT_ERR_POISONED &&
+           heft__clock_mono_ns() < deadline) {
     }
-    assert_int_equal(broken->last_status, HEFT_ERR_POISONED);
+    assert_int_equal(atomic_load(&broken->last_status), HEFT_ERR_POISONED);
     pf_expect_untorn(&fleet, false);
     pf_stop(&fleet);
 }
@@ -272,11 +273,167 @@ static void live_verify_sees_one_changed_bit(void **state)
     assert_false(has_text(json, "\"match\":false") || has_text(json, "\"match\": false"));
     heft_string_free(json);
     uint8_t *byte = (uint8_t *)fleet.engines[3].params.data[4] + 100;
+    (void)pthread_mutex_lock(&fleet.engines[3].gate);
     *byte ^= 1;
+    (void)pthread_mutex_unlock(&fleet.engines[3].gate);
     json = verify_live(&fleet, "second");
     assert_true(has_text(json, "\"match\":false") || has_text(json, "\"match\": false"));
     heft_string_free(json);
-    *byte ^= 1;
+    pf_stop(&fleet);
+}
+
+/* ---- creation ---- */
+
+static heft_status_t create_subscriber(pf_fleet_t *fleet, fm_side_t *params,
+                                       heft_subscriber_t **sub_out, heft_error_t *err)
+{
+    heft_subscriber_opts_t opts = HEFT_SUBSCRIBER_OPTS_INIT;
+    opts.url = heft_coordinator_get_url(fleet->coordinator);
+    opts.replica = 9;
+    return heft_subscriber_create(&opts, fleet->model.recipe, fleet->model.bindings,
+                                  params->manifest, params->data, sub_out, err);
+}
+
+static void create_survives_failed_allocations(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pf_fleet_t fleet;
+    pf_opts_t opts = { .width = 32 };
+    pf_start(&fleet, &opts);
+    fm_side_t params;
+    fm_params_init(&fleet.model, &params);
+    heft_status_t status = HEFT_ERR_NOMEM;
+    long n = 0;
+    for (long k = 0; status != HEFT_OK; k++) {
+        heft_subscriber_t *sub = NULL;
+        heft__alloc_fail_at(k);
+        status = create_subscriber(&fleet, &params, &sub, &err);
+        heft__alloc_fail_at(-1);
+        assert_true(status == HEFT_OK || status == HEFT_ERR_NOMEM);
+        assert_int_equal(sub != NULL, status == HEFT_OK);
+        heft_subscriber_destroy(sub);
+        n = k;
+    }
+    assert_true(n > 20);
+    status = HEFT_ERR_NOMEM;
+    for (long k = 0; status != HEFT_OK; k++) {
+        heft_publisher_opts_t p = HEFT_PUBLISHER_OPTS_INIT;
+        heft_publisher_t *pub = NULL;
+        p.url = heft_coordinator_get_url(fleet.coordinator);
+        p.rank = 5;
+        heft__alloc_fail_at(k);
+        status = heft_publisher_create(&p, fleet.source.manifest,
+                                       (const void *const *)fleet.source.data, &pub, &err);
+        heft__alloc_fail_at(-1);
+        assert_true(status == HEFT_OK || status == HEFT_ERR_NOMEM);
+        assert_int_equal(pub != NULL, status == HEFT_OK);
+        heft_publisher_destroy(pub);
+    }
+    fm_side_fini(&params);
+    pf_stop(&fleet);
+}
+
+static void wrong_arguments_are_refused(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pf_fleet_t fleet;
+    pf_opts_t opts = { .width = 32 };
+    pf_start(&fleet, &opts);
+    fm_side_t params;
+    fm_params_init(&fleet.model, &params);
+    heft_subscriber_t *sub = NULL;
+    heft_publisher_t *pub = NULL;
+    heft_subscriber_opts_t s = HEFT_SUBSCRIBER_OPTS_INIT;
+    s.url = heft_coordinator_get_url(fleet.coordinator);
+    s.rank = 2;
+    EXPECT_STATUS(heft_subscriber_create(&s, fleet.model.recipe, fleet.model.bindings,
+                                         params.manifest, params.data, &sub, &err),
+                  HEFT_ERR_ARGUMENT);
+    EXPECT_MESSAGE("rank 2 of a recipe for 2 ranks");
+    s.rank = 0;
+    EXPECT_STATUS(heft_subscriber_create(&s, fleet.model.recipe, fleet.model.bindings,
+                                         fleet.source.manifest, params.data, &sub, &err),
+                  HEFT_ERR_ARGUMENT);
+    EXPECT_MESSAGE("expected \"destination\"");
+    s.job = "no/slash";
+    EXPECT_STATUS(heft_subscriber_create(&s, fleet.model.recipe, fleet.model.bindings,
+                                         params.manifest, params.data, &sub, &err),
+                  HEFT_ERR_ARGUMENT);
+    s.job = NULL;
+    s.size = 3;
+    EXPECT_STATUS(heft_subscriber_create(&s, fleet.model.recipe, fleet.model.bindings,
+                                         params.manifest, params.data, &sub, &err),
+                  HEFT_ERR_ARGUMENT);
+    heft_publisher_opts_t p = HEFT_PUBLISHER_OPTS_INIT;
+    EXPECT_STATUS(heft_publisher_create(&p, fleet.source.manifest,
+                                        (const void *const *)fleet.source.data, &pub, &err),
+                  HEFT_ERR_ARGUMENT);
+    EXPECT_MESSAGE("no url");
+    p.url = heft_coordinator_get_url(fleet.coordinator);
+    EXPECT_STATUS(
+        heft_publisher_create(&p, params.manifest, (const void *const *)params.data, &pub, &err),
+        HEFT_ERR_ARGUMENT);
+    p.url = "http://127.0.0.1:1"; /* nobody is there */
+    p.deadline_ms = 200;
+    EXPECT_STATUS(heft_publisher_create(&p, fleet.source.manifest,
+                                        (const void *const *)fleet.source.data, &pub, &err),
+                  HEFT_ERR_PEER);
+    assert_null(sub);
+    assert_null(pub);
+    fm_side_fini(&params);
+    pf_stop(&fleet);
+}
+
+/* A second process of the same rank takes its place; the first one hears of it. */
+static void stale_incarnation_refused(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pf_fleet_t fleet;
+    pf_opts_t opts = { .width = 32, .contact_ms = 600 };
+    pf_start(&fleet, &opts);
+    fm_side_t params;
+    fm_params_init(&fleet.model, &params);
+    heft_subscriber_t *first = NULL;
+    heft_subscriber_t *second = NULL;
+    EXPECT_STATUS(create_subscriber(&fleet, &params, &first, &err), HEFT_OK);
+    EXPECT_STATUS(create_subscriber(&fleet, &params, &second, &err), HEFT_OK);
+    heft_status_t status = HEFT_OK;
+    int64_t deadline = heft__clock_mono_ns() + 5000000000;
+    while ((status == HEFT_OK || strstr(err.message, "has been replaced") == NULL) &&
+           heft__clock_mono_ns() < deadline) { /* first its report is refused, then its return */
+        status = heft_subscriber_poll(first, 20, &err);
+    }
+    assert_int_equal(status, HEFT_ERR_STALE);
+    EXPECT_MESSAGE("has been replaced");
+    EXPECT_STATUS(heft_subscriber_poll(second, 20, &err), HEFT_OK);
+    heft_subscriber_destroy(first);
+    heft_subscriber_destroy(second);
+    fm_side_fini(&params);
+    pf_stop(&fleet);
+}
+
+static void two_sources_are_refused_before_pause(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    pf_start(&fleet, &small);
+    heft_publisher_opts_t p = HEFT_PUBLISHER_OPTS_INIT;
+    heft_publisher_t *second = NULL;
+    p.url = heft_coordinator_get_url(fleet.coordinator);
+    p.rank = 1;
+    EXPECT_STATUS(heft_publisher_create(&p, fleet.source.manifest,
+                                        (const void *const *)fleet.source.data, &second, &err),
+                  HEFT_OK);
+    EXPECT_STATUS(pf_push(&fleet, 1, &result, &err), HEFT_ERR_UNSUPPORTED);
+    EXPECT_MESSAGE("2 sources");
+    assert_int_equal(atomic_load(&fleet.engines[0].n_paused), 0);
+    heft_publisher_destroy(second);
+    push_ok(&fleet, 2, &result);
     pf_stop(&fleet);
 }
 
@@ -412,6 +569,10 @@ int main(void)
         cmocka_unit_test(flip_breaks_midway_live_suspect),
         cmocka_unit_test(shape_mismatch_names_the_parameter),
         cmocka_unit_test(live_verify_sees_one_changed_bit),
+        cmocka_unit_test(create_survives_failed_allocations),
+        cmocka_unit_test(wrong_arguments_are_refused),
+        cmocka_unit_test(stale_incarnation_refused),
+        cmocka_unit_test(two_sources_are_refused_before_pause),
         cmocka_unit_test(puts_give_the_same_bytes),
         cmocka_unit_test(stage_failure_keeps_n),
         cmocka_unit_test(changed_and_lost_bytes_are_detected),

@@ -1,0 +1,1 @@
+heft_add_bench(push_bench)
