@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -199,6 +200,7 @@ static engine_t start_engine(uint32_t rank, int layers, uint32_t n_threads)
     }
     pid_t pid = fork();
     if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
         (void)close(to[1]);
         (void)close(from[0]);
         run_engine(rank, layers, n_threads, to[0], from[1]);
@@ -323,7 +325,9 @@ int main(int argc, char **argv)
     push_all(pub, url, pushes, block, a, b, engines);
     heft_publisher_destroy(pub);
     for (int r = 0; r < TP; r++) {
-        (void)close(engines[r].to);
+        (void)close(engines[r].to); /* all of them first: later engines hold earlier pipes */
+    }
+    for (int r = 0; r < TP; r++) {
         (void)waitpid(engines[r].pid, NULL, 0);
     }
     heft_coordinator_stop(coordinator);

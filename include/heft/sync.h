@@ -68,8 +68,9 @@ typedef struct heft_publisher_opts {
     }
 
 /**
- * Register a source rank. manifest: what it holds; borrowed until destroy. data[i]: bytes of tensor
- * i (contiguous), kept valid and unchanged during pushes. HEFT_ERR_PEER when the coordinator cannot
+ * Register a source. manifest: what it holds; borrowed until destroy. data[i]: bytes of tensor i
+ * (contiguous), kept valid and unchanged during pushes. In this version a fleet has one source, which
+ * holds every tensor whole; two are refused in preflight. HEFT_ERR_PEER when the coordinator cannot
  * be reached within the deadline.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_publisher_create(const heft_publisher_opts_t *opts,
@@ -142,7 +143,9 @@ typedef struct heft_subscriber_opts {
  * Register a destination rank. recipe and bindings say how parameters come from source tensors;
  * manifest lists the parameters; params[i] is the live memory of parameter i (contiguous, 64-byte
  * aligned), written only inside a flip. All borrowed until destroy. Staging memory is allocated and
- * prefaulted here.
+ * prefaulted here. Before every pause and every flip the array must still hold the addresses given
+ * here, and memory must be mapped behind them, or the round is refused with the parameter's name.
+ * HEFT_ERR_NOSPACE names the bytes needed and available.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t
 heft_subscriber_create(const heft_subscriber_opts_t *opts, const heft_recipe_t *recipe,
