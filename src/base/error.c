@@ -8,6 +8,9 @@
 #include <string.h>
 
 static void set_message(heft_error_t *err, heft_status_t status, int sys_errno, const char *fmt,
+                        va_list args) HEFT_PRINTF(4, 0);
+
+static void set_message(heft_error_t *err, heft_status_t status, int sys_errno, const char *fmt,
                         va_list args)
 {
     err->status = status;
