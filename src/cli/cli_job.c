@@ -130,7 +130,7 @@ int cli_job_compile(const cli_args_t *args, const char *dst, cli_job_t *job)
     }
     job->first_rank = rank >= 0 ? (uint32_t)rank : 0;
     job->n_tapes = rank >= 0 ? 1 : job->n_ranks;
-    job->tapes = calloc((size_t)job->n_tapes + 1, sizeof job->tapes[0]);
+    job->tapes = calloc((size_t)job->n_tapes + 1, sizeof(heft_tape_t *));
     if (job->tapes == NULL) {
         return cli_out_of_memory(args);
     }

@@ -100,10 +100,13 @@ static bool is_choice(const char *choices, const char *word, char *buffer, size_
 static int check_choice(const cli_args_t *args, const char *what, const char *choices,
                         const char *word)
 {
+    if (choices == NULL || word == NULL) {
+        return CLI_OK;
+    }
     char buffer[256];
     cli_nearest_t nearest;
     cli_nearest_init(&nearest, word);
-    if (choices == NULL || is_choice(choices, word, buffer, sizeof buffer, &nearest)) {
+    if (is_choice(choices, word, buffer, sizeof buffer, &nearest)) {
         return CLI_OK;
     }
     if (nearest.best != NULL) {

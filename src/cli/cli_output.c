@@ -21,6 +21,7 @@ int cli_fail(const cli_args_t *args, int code, const char *fmt, ...)
                   args != NULL && args->command != NULL ? args->command->name : "");
     va_list list;
     va_start(list, fmt);
+    /* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): a false alarm of clang 14 */
     (void)vfprintf(stderr, fmt, list);
     va_end(list);
     (void)fputc('\n', stderr);

@@ -93,7 +93,8 @@ static int reverse(const cli_args_t *args, cli_job_t *job, const char *src, cons
     if (models == NULL || ranks == NULL) {
         code = cli_out_of_memory(args);
     }
-    for (uint32_t i = 0; i < job->n_tapes && code == CLI_OK; i++) {
+    for (uint32_t i = 0; code == CLI_OK && ranks != NULL && models != NULL && i < job->n_tapes;
+         i++) {
         char *path = cli_rank_path(job, src, job->first_rank + i);
         code = path != NULL ? cli_model_open_checkpoint(args, path, "destination", &models[i])
                             : cli_out_of_memory(args);

@@ -79,10 +79,10 @@ static int run(const cli_args_t *args)
     return code;
 }
 
-#define DEADLINE(phase, text)                                                             \
+#define DEADLINE(phase, what)                                                             \
     {                                                                                     \
         .name = phase "-ms", .value = "N", .kind = CLI_NUMBER, .min = 1, .max = 86400000, \
-        .help = text                                                                      \
+        .help = (what)                                                                    \
     }
 
 static const cli_option_t options[] = {

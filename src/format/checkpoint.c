@@ -256,6 +256,7 @@ HEFT_PRINTF(2, 3) static void note_line(disagreement_t *d, const char *fmt, ...)
     char line[512];
     va_list args;
     va_start(args, fmt);
+    /* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): a false alarm of clang 14 */
     (void)vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
     if (n == 1) {
@@ -449,6 +450,18 @@ void heft_checkpoint_close(heft_checkpoint_t *checkpoint)
 
 /* ---- reading ---- */
 
+void heft__drop_pages(const void *data, int64_t n_bytes)
+{
+    int64_t page = (int64_t)sysconf(_SC_PAGESIZE);
+    int64_t lead = (page - (int64_t)((uintptr_t)data % (uintptr_t)page)) % page;
+    int64_t whole = n_bytes > lead ? (n_bytes - lead) / page * page : 0;
+    char *begin;
+    memcpy(&begin, &data, sizeof data); /* madvise takes no const */
+    if (whole > 0) {
+        (void)madvise(begin + lead, (size_t)whole, MADV_DONTNEED);
+    }
+}
+
 const heft_manifest_t *heft_checkpoint_get_manifest(const heft_checkpoint_t *checkpoint)
 {
     return checkpoint->manifest;
@@ -462,16 +475,7 @@ const void *heft_checkpoint_get_data(const heft_checkpoint_t *checkpoint, uint32
 void heft_checkpoint_release(const heft_checkpoint_t *checkpoint, uint32_t i)
 {
     const heft_tensor_info_t *info = heft__manifest_get(checkpoint->manifest, i);
-    if (info == NULL || info->n_bytes == 0) {
-        return;
-    }
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t begin = (uintptr_t)checkpoint->data[i];
-    uintptr_t end = begin + (uintptr_t)info->n_bytes;
-    uintptr_t first = (begin + page - 1) / page * page;
-    uintptr_t last = end / page * page;
-    if (first < last) {
-        /* Read-only and shared: the pages come back from the file when they are read again. */
-        (void)madvise((void *)first, last - first, MADV_DONTNEED);
+    if (info != NULL) {
+        heft__drop_pages(checkpoint->data[i], info->n_bytes);
     }
 }

@@ -125,7 +125,7 @@ static heft_status_t put_header(heft_checkpoint_writer_t *w, const heft_manifest
             heft__text_printf(text, d > 0 ? ",%lld" : "%lld", (long long)t->shape.extent[d]);
         }
         heft__text_printf(text, "],\"data_offsets\":[%lld,%lld]}", (long long)end,
-                          (long long)(end + slot->n_bytes));
+                          (long long)end + (long long)slot->n_bytes);
         slot->offset = end;
         end += slot->n_bytes; /* the sum over the manifest does not overflow */
     }
@@ -362,13 +362,7 @@ heft_status_t heft_checkpoint_writer_done(heft_checkpoint_writer_t *writer, uint
                                    "tensor \"%.100s\": cannot write to %s", slot->name,
                                    shard->file);
     }
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t begin = (uintptr_t)shard->map + (uintptr_t)slot->offset;
-    uintptr_t first = (begin + page - 1) / page * page;
-    uintptr_t last = (begin + (uintptr_t)slot->n_bytes) / page * page;
-    if (first < last) {
-        (void)madvise((void *)first, last - first, MADV_DONTNEED);
-    }
+    heft__drop_pages(shard->map + slot->offset, slot->n_bytes);
     return HEFT_OK;
 }
 

@@ -80,6 +80,9 @@ heft_status_t heft__st_index_decode(const char *label, const char *text, size_t 
                                     heft__st_index_t *index_out, heft_error_t *err);
 void heft__st_index_fini(heft__st_index_t *index);
 
+/* Drop the whole pages inside a shared mapping of a file from this process; the file keeps them. */
+void heft__drop_pages(const void *data, int64_t n_bytes);
+
 /* ---- the writer's folder ---- */
 
 /* A folder that is being filled under temporary names. Several may be at work in one folder. */

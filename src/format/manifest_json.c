@@ -98,7 +98,7 @@ static heft_status_t check_keys(const json_t *object, const char *const *known, 
     const char *key;
     json_t *value;
     json_t *mutable_object;
-    memcpy(&mutable_object, &object, sizeof object); /* jansson's iterator takes no const */
+    memcpy(&mutable_object, &object, sizeof(json_t *)); /* jansson's iterator takes no const */
     json_object_foreach(mutable_object, key, value)
     {
         size_t i = 0;

@@ -105,7 +105,7 @@ heft_status_t heft__outdir_check_empty(const heft__outdir_t *out, heft_error_t *
 {
     DIR *listing = NULL;
     heft_status_t status = open_listing(out, &listing, err);
-    if (status != HEFT_OK) {
+    if (listing == NULL) {
         return status;
     }
     const struct dirent *entry;
@@ -154,7 +154,7 @@ static heft_status_t sweep(const heft__outdir_t *out, heft_error_t *err)
 {
     DIR *listing = NULL;
     heft_status_t status = open_listing(out, &listing, err);
-    if (status != HEFT_OK) {
+    if (listing == NULL) {
         return status;
     }
     const struct dirent *entry;

@@ -47,6 +47,7 @@ static heft_status_t fault(const decoder_t *d, heft_status_t status, const char 
     char text[160];
     va_list args;
     va_start(args, fmt);
+    /* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): a false alarm of clang 14 */
     (void)vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     return heft__error_set(d->err, status, "%s: tensor \"%.90s\" at byte %zu: %s", d->label, name,
@@ -274,15 +275,16 @@ static heft_status_t check_tiling(const decoder_t *d, int64_t data_bytes)
                 "%s: %s at byte %lld: tensor \"%.50s\" begins at %lld, \"%.50s\" before it ends at "
                 "%lld",
                 d->label, t->begin < end ? "overlap" : "gap",
-                (long long)(header->data_offset + heft__min_i64(end, t->begin)), t->name,
+                (long long)header->data_offset + (long long)heft__min_i64(end, t->begin), t->name,
                 (long long)t->begin, before, (long long)end);
         }
         end = t->begin + t->n_bytes;
     }
     if (end < data_bytes) {
-        return heft__error_set(
-            d->err, HEFT_ERR_FORMAT, "%s: %lld bytes after the last tensor, at byte %lld", d->label,
-            (long long)(data_bytes - end), (long long)(header->data_offset + end));
+        return heft__error_set(d->err, HEFT_ERR_FORMAT,
+                               "%s: %lld bytes after the last tensor, at byte %lld", d->label,
+                               (long long)data_bytes - (long long)end,
+                               (long long)header->data_offset + (long long)end);
     }
     return HEFT_OK;
 }
@@ -386,7 +388,7 @@ static heft_status_t decode_member(decoder_t *d, size_t *i)
     if (colon >= d->json_bytes || d->json[colon] != ':') {
         return syntax(d, colon, "a ':' should stand here");
     }
-    const char *key = NULL;
+    const char *key = "";
     heft_status_t status = decode_key(d, at, end, &key);
     if (status != HEFT_OK) {
         return status;
