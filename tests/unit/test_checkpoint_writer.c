@@ -208,6 +208,8 @@ static void leftovers_of_dead_writers_are_removed(void **state)
     assert_int_equal(waitpid(child, &code, 0), child);
     assert_int_equal(code, 0);
     assert_true(count_entries(*state, ".heft-tmp-") > 1);
+    heft_checkpoint_t *half_written = NULL;
+    EXPECT_STATUS(heft_checkpoint_open(*state, "source", &half_written, &err), HEFT_ERR_NOT_FOUND);
     heft_test_write_file(*state, ".heft-tmp-notes", "mine", 4);
     heft_checkpoint_writer_t *other = NULL;
     EXPECT_STATUS(heft_checkpoint_writer_create(*state, m, 0, &other, &err), HEFT_OK);
