@@ -85,7 +85,7 @@ static heft_status_t snapshot_members(const heft_coordinator_t *c, heft__record_
         const heft__round_member_t *m = &r->members[i];
         const heft__entry_t *entry = c->entries[i];
         const bool in_round = busy && m->in_round;
-        if (!m->used || entry == NULL || (!in_round && m->poison == HEFT__POISON_NONE)) {
+        if (!m->used || entry == NULL) {
             continue;
         }
         heft__record_member_t *to = &out->members[out->n_members++];

@@ -175,7 +175,7 @@ int64_t heft__server_resume_locked(heft__server_t *server, int64_t now_ns)
 
 /* ---- start and stop ---- */
 
-static void log_line(void *arg, const char *fmt, va_list args)
+static void HEFT_PRINTF(2, 0) log_line(void *arg, const char *fmt, va_list args)
 {
     (void)arg;
     char line[256];

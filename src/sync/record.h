@@ -32,7 +32,7 @@ typedef struct heft__record {
     int64_t version;
     char source_digest[HEFT__DIGEST_SIZE];
     heft__decision_t decision;
-    heft__record_member_t *members; /* owned: participants and poisoned ones */
+    heft__record_member_t *members; /* owned: every registered member */
     uint32_t n_members;
 } heft__record_t;
 

@@ -148,6 +148,9 @@ void heft__round_join(heft__round_t *round, uint32_t slot, heft__role_t role, ui
     m->role = role;
     m->engine = engine;
     m->contact_ns = now_ns;
+    if (fresh) {
+        heft__round_ask_write(round, false); /* a restart must know whom to wait for */
+    }
     if (!fresh || !was_there) {
         return;
     }
@@ -178,6 +181,7 @@ heft_status_t heft__round_leave(heft__round_t *round, uint32_t slot, heft_error_
                                heft__poison_text(m->poison));
     }
     memset(m, 0, sizeof *m);
+    heft__round_ask_write(round, false);
     return HEFT_OK;
 }
 
@@ -359,11 +363,7 @@ static void freeze_members(heft__round_t *round, const heft__round_request_t *re
         const bool source = m->role == HEFT__ROLE_SOURCE;
         m->in_round =
             m->used && (source ? request->kind != HEFT__KIND_LIVE : is_selected(request, i));
-        /* a catch-up moves what is behind, and what is not serving */
-        const bool current = request->kind == HEFT__KIND_SYNC &&
-                             request->version == round->committed_version &&
-                             m->live_version == request->version && m->serving;
-        m->moves = m->in_round && !source && !current;
+        m->moves = m->in_round && !source; /* until its report says that it need not */
         m->touched = false;
         m->stage_ordered = false;
         m->lost = false;

@@ -268,6 +268,14 @@ static bool step_manifest(heft__round_t *round, int64_t now_ns)
             return false;
         }
     }
+    if (round->kind == HEFT__KIND_SYNC && round->version == round->committed_version) {
+        EACH_MEMBER(round, m)
+        {
+            /* a catch-up moves what is behind, and what is not serving */
+            m->moves = m->role == HEFT__ROLE_DESTINATION &&
+                       !(m->live_version == round->version && m->serving);
+        }
+    }
     heft__phase_t next = HEFT__PHASE_PREFLIGHT;
     if (round->kind == HEFT__KIND_LIVE) {
         next = HEFT__PHASE_LIVE;
@@ -303,10 +311,7 @@ void heft__round_start(heft__round_t *round, int64_t now_ns)
     heft__round_enter(round, HEFT__ROUND_PREPARING, HEFT__PHASE_MANIFEST, now_ns);
     EACH_MEMBER(round, m)
     {
-        if (m->lost) { /* it came back before it was given any order: take it as it is now */
-            m->lost = false;
-            m->moves = m->role == HEFT__ROLE_DESTINATION;
-        }
+        m->lost = false; /* it came back before it was given any order: take it as it is now */
     }
     if (round->canceled) {
         heft__round_fail_with(round, NULL, HEFT_ERR_CANCELED, "canceled by the caller", now_ns);

@@ -24,6 +24,8 @@ typedef struct record {
     bool in_doubt;
     heft__round_id_t id;
     heft__decision_t decision;
+    bool used[N];
+    bool in_round[N];
     bool moves[N];
     uint8_t life[N];
     heft__poison_t poison[N];
@@ -102,7 +104,9 @@ static uint64_t hash_node(const node_t *n)
     for (int i = 0; i < N; i++) {
         h = hash_member(h, &n->members[i]);
         h = hash_sim(h, &n->sims[i], &n->members[i]);
-        h = mix(h, (uint64_t)n->record.moves[i] | (uint64_t)n->record.life[i] << 8);
+        h = mix(h, (uint64_t)(n->record.moves[i] | n->record.used[i] << 1 |
+                              n->record.in_round[i] << 2) |
+                       (uint64_t)n->record.life[i] << 8);
     }
     return h != 0 ? h : 1;
 }
@@ -174,6 +178,8 @@ static void put_on_disk(node_t *n)
         rec->committed = r->before_version;
     }
     for (int i = 0; i < N; i++) {
+        rec->used[i] = n->members[i].used;
+        rec->in_round[i] = rec->in_flight && n->members[i].in_round;
         rec->moves[i] = n->members[i].moves;
         rec->life[i] = n->sims[i].known_life;
         rec->poison[i] = n->members[i].poison;
@@ -245,19 +251,26 @@ static void rebase(node_t *n, int64_t t)
     }
 }
 
+/* Time passes until something happens: a deadline, or a silence that lasted too long. Those who can
+ * be reached poll all the time. */
 static void pass_time(node_t *n)
 {
+    for (int i = 0; i < N; i++) {
+        if (n->sims[i].reachable && n->sims[i].registered) {
+            n->members[i].contact_ns = INT64_MAX / 4;
+        }
+    }
     const int64_t t = heft__round_next_tick(&n->round);
     for (int i = 0; i < N; i++) {
         if (n->sims[i].reachable && n->sims[i].registered) {
-            n->members[i].contact_ns = t; /* it polls all the time */
+            n->members[i].contact_ns = t < INT64_MAX / 4 ? t : 0;
         }
     }
-    const int64_t due = heft__round_next_tick(&n->round);
-    heft__round_tick(&n->round, t);
-    (void)due;
-    rebase(n, t);
-    serve_todo(n);
+    if (t < INT64_MAX / 4) {
+        heft__round_tick(&n->round, t);
+        rebase(n, t);
+        serve_todo(n);
+    }
 }
 
 static void restart_coordinator(node_t *n)
@@ -274,19 +287,13 @@ static void restart_coordinator(node_t *n)
     for (int i = 0; i < N; i++) {
         heft__round_member_t *m = &n->members[i];
         n->sims[i].registered = false;
-        if (rec.in_flight) {
-            m->used = true;
-            m->role = n->sims[i].role;
-            m->engine = (uint32_t)i;
-            m->in_round = true;
-            m->moves = rec.moves[i];
-            m->poison = rec.poison[i];
-            n->sims[i].known_life = rec.life[i];
-        } else {
-            n->sims[i].known_life = 0;
-            m->poison = rec.poison[i];
-            m->used = rec.poison[i] != HEFT__POISON_NONE;
-        }
+        m->used = rec.used[i];
+        m->role = n->sims[i].role;
+        m->engine = (uint32_t)i;
+        m->in_round = rec.in_round[i];
+        m->moves = rec.in_flight && rec.moves[i];
+        m->poison = rec.poison[i];
+        n->sims[i].known_life = rec.used[i] ? rec.life[i] : 0;
     }
     if (rec.in_flight) {
         r->id = rec.id;
@@ -369,6 +376,14 @@ static void check_node(const explorer_t *e, int depth, const node_t *n)
         const char *order = check_order(n, i);
         if (service != NULL || order != NULL) {
             violated(e, depth, n, service != NULL ? service : order);
+        }
+    }
+    if (n->members[0].target == HEFT__PHASE_STAGE && r->state == HEFT__ROUND_STAGING) {
+        for (int i = 1; i < N; i++) {
+            const sim_t *s = &n->sims[i];
+            if (n->members[i].moves && s->life == s->known_life && s->phase < HEFT__PHASE_STAGE) {
+                violated(e, depth, n, "told to send before the receiver is armed");
+            }
         }
     }
     if (!rests(r) && heft__round_next_tick(r) == INT64_MAX && r->wait_ticket == 0) {
@@ -657,13 +672,88 @@ static void start(node_t *n, uint8_t faults)
     serve_todo(n);
 }
 
+/* ---- random walks ---- */
+
+static void begin_again(node_t *n)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    const heft__round_request_t request = { .kind = HEFT__KIND_SYNC, .version = NEW };
+    if (heft__round_begin(&n->round, &request, 0, &err) == HEFT_OK) {
+        serve_todo(n);
+    }
+}
+
+/* An operator who says the truth. */
+static void recover_one(node_t *n, int i, heft__claim_t claim)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    sim_t *s = &n->sims[i];
+    if (!n->members[i].used ||
+        heft__round_recover(&n->round, (uint32_t)i, claim, 0, &err) != HEFT_OK) {
+        return;
+    }
+    if (claim == HEFT__CLAIM_REMOVED) { /* the process is ended, for good */
+        sim_restart(s);
+        s->known_life = 0;
+        s->registered = false;
+        s->reachable = false;
+    }
+    serve_todo(n);
+}
+
+static void random_step(node_t *n, uint64_t *seed, int percent)
+{
+    const int i = (int)heft_test_random_in(seed, 0, N - 1);
+    const bool fault = heft_test_random_in(seed, 0, 99) < percent;
+    const int quiet[] = { MOVE_POLL, MOVE_POLL, MOVE_POLL, MOVE_WORK, MOVE_WORK, MOVE_WRITE_OK };
+    if (!fault) {
+        (void)apply(n, quiet[heft_test_random_in(seed, 0, 5)], i);
+        return;
+    }
+    const int which = (int)heft_test_random_in(seed, MOVE_REPLY_LOST, N_MOVES + 1);
+    if (which == N_MOVES) {
+        begin_again(n);
+    } else if (which > N_MOVES) {
+        recover_one(n, i, (heft__claim_t)heft_test_random_in(seed, 1, 3));
+    } else {
+        n->heals = 1;
+        (void)apply(n, which, i);
+    }
+}
+
+static void random_faults_hold_promises(void **state)
+{
+    (void)state;
+    uint64_t seed = heft_test_seed();
+    const int64_t n_walks = heft_test_cases(10000);
+    uint64_t reached[16] = { 0 };
+    explorer_t e;
+    memset(&e, 0, sizeof e);
+    for (int64_t walk = 0; walk < n_walks; walk++) {
+        node_t n;
+        start(&n, 0);
+        const int percent = (int)heft_test_random_in(&seed, 0, 30);
+        for (int step = 0; step < 300; step++) {
+            random_step(&n, &seed, percent);
+            reached[n.round.state]++;
+            check_node(&e, 0, &n);
+        }
+    }
+    for (int s = 0; s <= HEFT__ROUND_PARTIAL; s++) {
+        if (reached[s] == 0 && n_walks >= 10000 && s != HEFT__ROUND_REVOKING) {
+            fail_msg("state %d was never reached", s);
+        }
+    }
+}
+
 static void every_single_fault_keeps_the_promises(void **state)
 {
     (void)state;
     explorer_t e;
     memset(&e, 0, sizeof e);
     node_t n;
-    e.faults = (uint8_t)heft_test_cases(1);
+    const char *faults = getenv("HEFT_TEST_FAULTS"); /* 2: a million states, 3: several millions */
+    e.faults = faults != NULL ? (uint8_t)strtoul(faults, NULL, 10) : 1;
     start(&n, e.faults);
     (void)visit(&e, hash_node(&n));
     explore(&e, &n, 0);
@@ -676,6 +766,41 @@ static void every_single_fault_keeps_the_promises(void **state)
             fail_msg("state %d was never reached", s);
         }
     }
+    free(e.seen);
+}
+
+/* Without faults up to a state: every member polls and works in turn. */
+static void run_until(node_t *n, heft__round_state_t state)
+{
+    for (int step = 0; n->round.state != state; step++) {
+        assert_true(step < 1000);
+        (void)apply(n, MOVE_WRITE_OK, 0);
+        for (int i = 0; i < N && n->round.state != state; i++) {
+            (void)apply(n, MOVE_POLL, i);
+            (void)apply(n, MOVE_WORK, i);
+        }
+    }
+}
+
+/* Two more faults of any kind, where they matter most: when both destinations have refused their
+ * flip once, and have not said so yet. */
+static void faults_after_two_refusals_keep_the_promises(void **state)
+{
+    (void)state;
+    explorer_t e;
+    memset(&e, 0, sizeof e);
+    node_t n;
+    start(&n, 0);
+    run_until(&n, HEFT__ROUND_FLIPPING);
+    for (int i = 1; i < N; i++) {
+        assert_true(apply(&n, MOVE_POLL, i));
+        assert_true(apply(&n, MOVE_REFUSE, i));
+    }
+    n.faults = 2;
+    e.faults = UINT8_MAX; /* something has failed already */
+    explore(&e, &n, 0);
+    (void)printf("%zu states\n", e.used);
+    assert_true(e.reached[HEFT__ROUND_REVOKING] > 0);
     free(e.seen);
 }
 
@@ -697,6 +822,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_faults_every_order_of_events_commits),
         cmocka_unit_test(every_single_fault_keeps_the_promises),
+        cmocka_unit_test(faults_after_two_refusals_keep_the_promises),
+        cmocka_unit_test(random_faults_hold_promises),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,5 @@
+heft_add_fuzz(wire_begin)
+heft_add_fuzz(wire_object)
+heft_add_fuzz(wire_order)
+heft_add_fuzz(wire_register)
+heft_add_fuzz(wire_report)
