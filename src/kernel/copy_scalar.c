@@ -19,15 +19,16 @@ void heft__scalar_move(uint8_t *dst, int64_t dst_step, const uint8_t *src, int64
 }
 
 /* Constant sizes let the compiler turn memcpy into one move. */
-#define TRANSPOSE(bytes)                                                                         \
-    for (int64_t c = 0; c < n_cols; c++) {                                                       \
-        for (int64_t r = 0; r < n_rows; r++) {                                                   \
-            memcpy(dst + c * dst_step + r * (bytes), src + r * src_step + c * (bytes), (bytes)); \
-        }                                                                                        \
+#define TRANSPOSE(bytes)                                                                       \
+    for (int64_t c = 0; c < n_cols; c++) {                                                     \
+        for (int64_t r = 0; r < n_rows; r++) {                                                 \
+            memcpy(dst + c * dst_step + r * (bytes), tile + r * HEFT__TILE_STEP + c * (bytes), \
+                   (bytes));                                                                   \
+        }                                                                                      \
     }
 
-void heft__scalar_transpose(uint8_t *dst, int64_t dst_step, const uint8_t *src, int64_t src_step,
-                            int64_t n_lines, int64_t n_lanes, uint32_t elem, bool nt)
+void heft__scalar_transpose(uint8_t *dst, int64_t dst_step, const uint8_t *tile, int64_t n_lines,
+                            int64_t n_lanes, uint32_t elem, bool nt)
 {
     int64_t n_rows = n_lines * 64 / elem;
     int64_t n_cols = n_lanes * 16 / elem;
@@ -86,6 +87,7 @@ const heft__kernel_ops_t heft__ops_scalar = {
     .crc64 = heft__scalar_crc64,
     .crc64_move = heft__scalar_crc64_move,
     .crc64_shift = heft__scalar_crc64_shift,
+    .crc64_runs = heft__scalar_crc64_runs,
     .crc32c = heft__scalar_crc32c,
     .crc32c_move = heft__scalar_crc32c_move,
     .f32_to_bf16 = heft__scalar_f32_to_bf16,

@@ -19,10 +19,9 @@ static void put_lane(heft__sink_t *sink, uint8_t *dst, int64_t dst_step, const u
 {
     _Alignas(LINE) uint8_t bounce[16 * HEFT__TILE_BYTES];
     int64_t n_lines = (n_rows * elem + LINE - 1) / LINE;
-    sink->ops->transpose(bounce, HEFT__TILE_BYTES, tile, HEFT__TILE_STEP, n_lines, 1, elem, false);
-    for (int64_t c = 0; c < n_cols; c++) {
-        heft__sink_put(sink, dst + c * dst_step, bounce + c * HEFT__TILE_BYTES, n_rows * elem, 0);
-    }
+    sink->ops->transpose(bounce, HEFT__TILE_BYTES, tile, n_lines, 1, elem, false);
+    heft__sink_put_runs(sink, dst, dst_step, bounce, HEFT__TILE_BYTES, n_cols, n_rows * elem,
+                        HEFT__TILE_BYTES);
 }
 
 static bool is_aligned(const uint8_t *dst, int64_t dst_step)
@@ -38,8 +37,7 @@ void heft__sink_put_tile(heft__sink_t *sink, uint8_t *dst, int64_t dst_step, con
     if (!sink->has_digest && n_rows * elem % LINE == 0 &&
         (!sink->nt || is_aligned(dst, dst_step))) {
         direct = n_cols / lane;
-        sink->ops->transpose(dst, dst_step, tile, HEFT__TILE_STEP, n_rows * elem / LINE, direct,
-                             elem, sink->nt);
+        sink->ops->transpose(dst, dst_step, tile, n_rows * elem / LINE, direct, elem, sink->nt);
     }
     for (int64_t c = direct * lane; c < n_cols; c += lane) {
         put_lane(sink, dst + c * dst_step, dst_step, tile + c * elem, n_rows,

@@ -24,7 +24,7 @@ static bool has_f16c(void)
 static const char *const names[] = { "scalar", "avx2", "avx512" };
 #define N_LEVELS ((int)(sizeof names / sizeof names[0]))
 
-/* Relaxed is enough: it only ever points to constant tables, and any of them is right. */
+/* The release makes the CRC tables visible with it: pairs with the acquire in heft__ops. */
 static _Atomic(const heft__kernel_ops_t *) current;
 
 #ifdef HEFT_KERNEL_X86
@@ -80,10 +80,11 @@ static const heft__kernel_ops_t *choose(void)
 
 const heft__kernel_ops_t *heft__ops(void)
 {
-    const heft__kernel_ops_t *ops = atomic_load_explicit(&current, memory_order_relaxed);
+    const heft__kernel_ops_t *ops = atomic_load_explicit(&current, memory_order_acquire);
     if (ops == NULL) {
+        heft__crc_tables_init();
         ops = choose();
-        atomic_store_explicit(&current, ops, memory_order_relaxed);
+        atomic_store_explicit(&current, ops, memory_order_release);
     }
     return ops;
 }
@@ -104,6 +105,7 @@ bool heft__cpu_use_level(heft__cpu_level_t level)
     if (ops == NULL) {
         return false;
     }
-    atomic_store_explicit(&current, ops, memory_order_relaxed);
+    heft__crc_tables_init();
+    atomic_store_explicit(&current, ops, memory_order_release);
     return true;
 }

@@ -69,7 +69,7 @@ static inline __m128i fold_lane(__m128i v, __m128i k, __m128i next)
     return _mm_xor_si128(_mm_xor_si128(low, high), next);
 }
 
-static inline void crc_put(uint8_t *dst, crc_vec_t v, crc_store_t how)
+ALWAYS_INLINE void crc_put(uint8_t *dst, crc_vec_t v, crc_store_t how)
 {
     if (how == CRC_STREAM) {
         c_stream(dst, v);
@@ -94,7 +94,7 @@ static inline __m128i fold_vector(const heft__fold_t *fold, crc_vec_t v)
 }
 
 /* A block of its own or many: the folded lane, and how far it came. n >= C_BYTES. */
-static inline __m128i fold_blocks(const heft__fold_t *fold, __m128i first, uint8_t *dst,
+ALWAYS_INLINE __m128i fold_blocks(const heft__fold_t *fold, __m128i first, uint8_t *dst,
                                   const uint8_t *src, int64_t n, crc_store_t how, int64_t ahead,
                                   int64_t *done)
 {
@@ -191,7 +191,7 @@ static inline uint32_t crc32c_short(uint32_t crc, const uint8_t *src, int64_t n)
     return crc;
 }
 
-static inline uint64_t crc64_any(uint64_t crc, uint8_t *dst, const uint8_t *src, int64_t n,
+ALWAYS_INLINE uint64_t crc64_any(uint64_t crc, uint8_t *dst, const uint8_t *src, int64_t n,
                                  crc_store_t how, int64_t ahead)
 {
     int64_t i = 0;
@@ -209,7 +209,7 @@ static inline uint64_t crc64_any(uint64_t crc, uint8_t *dst, const uint8_t *src,
     return crc64_short(crc, src + i, n - i);
 }
 
-static inline uint32_t crc32c_any(uint32_t crc, uint8_t *dst, const uint8_t *src, int64_t n,
+ALWAYS_INLINE uint32_t crc32c_any(uint32_t crc, uint8_t *dst, const uint8_t *src, int64_t n,
                                   crc_store_t how, int64_t ahead)
 {
     int64_t i = 0;
@@ -269,6 +269,52 @@ static uint32_t simd_crc32c_move(uint32_t crc, uint8_t *dst, const uint8_t *src,
     crc = crc32c_any(crc, dst + head, src + head, whole, CRC_STREAM, ahead);
     return crc32c_any(crc, dst + head + whole, src + head + whole, n - head - whole, CRC_STORE,
                       ahead);
+}
+
+/* The lane of one run of 16-byte pieces. */
+ALWAYS_INLINE __m128i lane_of(const heft__crc_tables_t *t, uint8_t *dst, const uint8_t *src,
+                              int64_t n, crc_store_t how, int64_t ahead)
+{
+    __m128i lane = _mm_setzero_si128();
+    int64_t i = 0;
+    if (n >= C_BYTES) {
+        lane = fold_blocks(t->fold64, lane, dst, src, n, how, ahead, &i);
+    }
+    for (; i < n; i += 16) {
+        __m128i next = _mm_loadu_si128((const __m128i_u *)(const void *)(src + i));
+        if (how != CRC_NO_STORE) {
+            _mm_storeu_si128((__m128i_u *)(void *)(dst + i), next);
+        }
+        lane = fold_lane(lane, fold_pair(t->fold64, 16), next);
+    }
+    return lane;
+}
+
+/* Lanes are combined without being reduced in between. */
+static uint64_t simd_crc64_runs(const heft__fold_t *by, uint8_t *dst, int64_t dst_step,
+                                const uint8_t *src, int64_t src_step, int64_t n_runs, int64_t n,
+                                bool nt, int64_t ahead)
+{
+    const heft__crc_tables_t *t = heft__crc_tables();
+    const __m128i k = _mm_loadu_si128((const __m128i_u *)(const void *)by);
+    bool can_stream =
+        nt && (uintptr_t)dst % LINE == 0 && n % LINE == 0 && (n_runs == 1 || dst_step % LINE == 0);
+    __m128i all = _mm_setzero_si128();
+    for (int64_t r = 0; r < n_runs; r++) {
+        __m128i lane;
+        if (can_stream) {
+            lane = lane_of(t, dst, src, n, CRC_STREAM, ahead);
+        } else if (nt) {
+            lane = lane_of(t, dst, src, n, CRC_NO_STORE, ahead);
+            move_stream(dst, src, n, 0);
+        } else {
+            lane = lane_of(t, dst, src, n, CRC_STORE, ahead);
+        }
+        all = fold_lane(all, k, lane);
+        dst += dst_step;
+        src += src_step;
+    }
+    return reduce_crc64(t, all);
 }
 
 /* crc * x^(8n): one product for each byte of n that is not 0, by powers already divided by x. */

@@ -10,7 +10,8 @@
 #include <pthread.h>
 #include <string.h>
 
-static heft__crc_tables_t tables;
+heft__crc_tables_t heft__crc_table_storage;
+#define tables heft__crc_table_storage
 static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
 
 static uint64_t times_x(uint64_t a)
@@ -136,10 +137,9 @@ static void make_tables(void)
     make_power_tables();
 }
 
-const heft__crc_tables_t *heft__crc_tables(void)
+void heft__crc_tables_init(void)
 {
     (void)pthread_once(&tables_once, make_tables);
-    return &tables;
 }
 
 uint64_t heft__scalar_crc64(uint64_t crc, const uint8_t *src, int64_t n)
@@ -203,4 +203,35 @@ uint64_t heft__scalar_crc64_shift(uint64_t crc, int64_t n_bytes)
         }
     }
     return crc;
+}
+
+/* x^(8 distance - 1), and that times x^64. */
+heft__fold_t heft__fold_by(const heft__crc_tables_t *t, int64_t distance)
+{
+    uint64_t power = t->power_over_x[0][0];
+    uint64_t n = (uint64_t)distance;
+    for (int k = 0; n != 0; k++, n >>= 8) {
+        if ((n & 255) != 0) {
+            power = times_x(heft__crc64_mul(power, t->power_over_x[k][n & 255]));
+        }
+    }
+    heft__fold_t by = { .a = power, .b = power };
+    for (int i = 0; i < 64; i++) {
+        by.a = times_x(by.a);
+    }
+    return by;
+}
+
+uint64_t heft__scalar_crc64_runs(const heft__fold_t *by, uint8_t *dst, int64_t dst_step,
+                                 const uint8_t *src, int64_t src_step, int64_t n_runs, int64_t n,
+                                 bool nt, int64_t ahead)
+{
+    uint64_t all = 0;
+    uint64_t power = times_x(by->b);
+    for (int64_t r = 0; r < n_runs; r++) {
+        uint64_t crc =
+            heft__scalar_crc64_move(0, dst + r * dst_step, src + r * src_step, n, nt, ahead);
+        all = (r == 0 ? 0 : heft__crc64_mul(all, power)) ^ crc;
+    }
+    return all;
 }

@@ -233,7 +233,7 @@ static void tune(group_t *group)
             group->block_bytes = wanted > group->block_bytes ? wanted : group->block_bytes;
         } else if (m->slabs.step < step) {
             step = m->slabs.step;
-            turns = m->is_plain ? (uintptr_t)(TURN_BYTES / m->job->copy->run_bytes) : 1;
+            turns = (uintptr_t)(TURN_BYTES / (job_bytes(m->job) / m->slabs.n));
         }
     }
     while (turns > 1 && step * turns > MAX_TICK_BYTES) {

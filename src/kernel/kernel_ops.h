@@ -12,23 +12,65 @@
 
 #include "kernel/kernel.h"
 
+/* ---- checksums ---- */
+
+#define HEFT__CRC64_POLY UINT64_C(0x95ac9329ac4bc9b5) /* ad93d23594c935a9, bit-reversed */
+#define HEFT__CRC32C_POLY UINT32_C(0x82f63b78)
+
+typedef struct heft__fold {
+    uint64_t a;
+    uint64_t b;
+} heft__fold_t;
+
+/* Tables made at first use; see crc_table.c and crc_simd.h. */
+typedef struct heft__crc_tables {
+    _Alignas(64) heft__fold_t fold64[17];
+    heft__fold_t fold32c[17];
+    uint64_t x127;
+    uint64_t barrett_mu;
+    uint64_t power_over_x[8][256]; /* [k][v] = x^(8 * v * 256^k - 1) mod P */
+    uint64_t crc64[8][256];        /* slicing by 8 */
+    uint32_t crc32c[8][256];
+} heft__crc_tables_t;
+extern heft__crc_tables_t heft__crc_table_storage;
+void heft__crc_tables_init(void); /* heft__ops() does it, and every way to a kernel leads there */
+
+static inline const heft__crc_tables_t *heft__crc_tables(void)
+{
+    return &heft__crc_table_storage;
+}
+
+/* What moves a lane of 16 bytes distance bytes towards the front. */
+heft__fold_t heft__fold_by(const heft__crc_tables_t *t, int64_t distance);
+
+/* a * b mod P, bit by bit. */
+uint64_t heft__crc64_mul(uint64_t a, uint64_t b);
+
+/* ---- the table ---- */
+
 typedef struct heft__kernel_ops {
     heft__cpu_level_t level;
     void (*fence)(void);
     /* n_runs runs of n bytes */
     void (*move)(uint8_t *dst, int64_t dst_step, const uint8_t *src, int64_t src_step,
                  int64_t n_runs, int64_t n, bool nt, int64_t ahead);
-    /* dst[c * dst_step + r * elem] <- src[r * src_step + c * elem] for n_lines * 64 / elem rows and
-     * n_lanes * 16 / elem columns; elem 1, 2, 4, 8 or 16. With nt, dst and dst_step are multiples
-     * of 64. Meant for a source in the first-level cache. */
-    void (*transpose)(uint8_t *dst, int64_t dst_step, const uint8_t *src, int64_t src_step,
-                      int64_t n_lines, int64_t n_lanes, uint32_t elem, bool nt);
+    /* dst[c * dst_step + r * elem] <- tile[r * HEFT__TILE_STEP + c * elem] for n_lines * 64 / elem
+     * rows and n_lanes * 16 / elem columns; elem 1, 2, 4, 8 or 16. With nt, dst and dst_step are
+     * multiples of 64. */
+    void (*transpose)(uint8_t *dst, int64_t dst_step, const uint8_t *tile, int64_t n_lines,
+                      int64_t n_lanes, uint32_t elem, bool nt);
     /* dst[i] <- src[2 i] for n elements; elem 1, 2, 4, 8 or 16. Reads no byte behind the last. */
     void (*evens)(uint8_t *dst, const uint8_t *src, int64_t n, uint32_t elem);
     uint64_t (*crc64)(uint64_t crc, const uint8_t *src, int64_t n);
     uint64_t (*crc64_move)(uint64_t crc, uint8_t *dst, const uint8_t *src, int64_t n, bool nt,
                            int64_t ahead);
     uint64_t (*crc64_shift)(uint64_t crc, int64_t n_bytes);
+    /* move, and the CRC of its runs in their places: the sum of each run's CRC times x^(8 *
+     * distance from its end to the end of the last run). n is a multiple of 16, dst_step is not
+     * negative and by is heft__fold_by(dst_step). */
+    uint64_t (*crc64_runs)(const heft__fold_t *by, uint8_t *dst, int64_t dst_step,
+                           const uint8_t *src, int64_t src_step, int64_t n_runs, int64_t n, bool nt,
+                           int64_t ahead);
     uint32_t (*crc32c)(uint32_t crc, const uint8_t *src, int64_t n); /* no inversions */
     uint32_t (*crc32c_move)(uint32_t crc, uint8_t *dst, const uint8_t *src, int64_t n, bool nt,
                             int64_t ahead);
@@ -56,31 +98,6 @@ const heft__kernel_ops_t *heft__ops(void);
 /* Prefetch distance where the source is read densely. */
 #define HEFT__AHEAD 8192
 
-/* ---- checksums ---- */
-
-#define HEFT__CRC64_POLY UINT64_C(0x95ac9329ac4bc9b5) /* ad93d23594c935a9, bit-reversed */
-#define HEFT__CRC32C_POLY UINT32_C(0x82f63b78)
-
-typedef struct heft__fold {
-    uint64_t a;
-    uint64_t b;
-} heft__fold_t;
-
-/* Tables made at first use; see crc_table.c and crc_simd.h. */
-typedef struct heft__crc_tables {
-    _Alignas(64) heft__fold_t fold64[17];
-    heft__fold_t fold32c[17];
-    uint64_t x127;
-    uint64_t barrett_mu;
-    uint64_t power_over_x[8][256]; /* [k][v] = x^(8 * v * 256^k - 1) mod P */
-    uint64_t crc64[8][256];        /* slicing by 8 */
-    uint32_t crc32c[8][256];
-} heft__crc_tables_t;
-const heft__crc_tables_t *heft__crc_tables(void);
-
-/* a * b mod P, bit by bit. */
-uint64_t heft__crc64_mul(uint64_t a, uint64_t b);
-
 /* ---- where bytes go ---- */
 
 /* The destination of a run: how to store, and the digest of what was stored. */
@@ -90,6 +107,8 @@ typedef struct heft__sink {
     bool nt;
     bool has_digest;
     uint64_t digest;
+    int64_t fold_distance; /* that `fold` is for; 0: none yet */
+    heft__fold_t fold;
 } heft__sink_t;
 
 /* n contiguous bytes. */

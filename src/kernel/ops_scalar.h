@@ -7,13 +7,16 @@
 
 void heft__scalar_move(uint8_t *dst, int64_t dst_step, const uint8_t *src, int64_t src_step,
                        int64_t n_runs, int64_t n, bool nt, int64_t ahead);
-void heft__scalar_transpose(uint8_t *dst, int64_t dst_step, const uint8_t *src, int64_t src_step,
-                            int64_t n_lines, int64_t n_lanes, uint32_t elem, bool nt);
+void heft__scalar_transpose(uint8_t *dst, int64_t dst_step, const uint8_t *tile, int64_t n_lines,
+                            int64_t n_lanes, uint32_t elem, bool nt);
 void heft__scalar_evens(uint8_t *dst, const uint8_t *src, int64_t n, uint32_t elem);
 uint64_t heft__scalar_crc64(uint64_t crc, const uint8_t *src, int64_t n);
 uint64_t heft__scalar_crc64_move(uint64_t crc, uint8_t *dst, const uint8_t *src, int64_t n, bool nt,
                                  int64_t ahead);
 uint64_t heft__scalar_crc64_shift(uint64_t crc, int64_t n_bytes);
+uint64_t heft__scalar_crc64_runs(const heft__fold_t *by, uint8_t *dst, int64_t dst_step,
+                                 const uint8_t *src, int64_t src_step, int64_t n_runs, int64_t n,
+                                 bool nt, int64_t ahead);
 uint32_t heft__scalar_crc32c(uint32_t crc, const uint8_t *src, int64_t n);
 uint32_t heft__scalar_crc32c_move(uint32_t crc, uint8_t *dst, const uint8_t *src, int64_t n,
                                   bool nt, int64_t ahead);

@@ -15,6 +15,9 @@
 #define LINE 64
 #define AHEAD 8192
 
+/* Constant arguments must become constants in the body. */
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
 static inline void prefetch(const uint8_t *p)
 {
     _mm_prefetch((const char *)p, _MM_HINT_T1);
@@ -125,7 +128,7 @@ static void simd_move(uint8_t *dst, int64_t dst_step, const uint8_t *src, int64_
 
 #define LANES (V_BYTES / 16)
 
-static inline void put(uint8_t *dst, vec_t v, bool nt)
+ALWAYS_INLINE void put(uint8_t *dst, vec_t v, bool nt)
 {
     if (nt) {
         v_stream(dst, v);
@@ -134,129 +137,99 @@ static inline void put(uint8_t *dst, vec_t v, bool nt)
     }
 }
 
-/* One vector for each of 16 columns, 16 * LANES rows. */
-static inline void columns_8(vec_t *v, const uint8_t *src, int64_t step)
-{
-    vec_t a[16];
-    for (int k = 0; k < 16; k++) {
-        a[k] = v_load_lanes(src + k * step, 16 * step);
-    }
-    /* Interleaving row k with row k + 8, four times over, is the transpose of 16 x 16. */
-    for (int pass = 0; pass < 4; pass++) {
-        vec_t b[16];
-        for (int k = 0; k < 8; k++) {
-            b[2 * k] = v_lo8(a[k], a[k + 8]);
-            b[2 * k + 1] = v_hi8(a[k], a[k + 8]);
-        }
-        memcpy(a, b, sizeof a);
-    }
-    memcpy(v, a, sizeof a);
-}
-
-static inline void columns_16(vec_t *v, const uint8_t *src, int64_t step)
-{
-    vec_t a[8];
-    for (int k = 0; k < 8; k++) {
-        a[k] = v_load_lanes(src + k * step, 8 * step);
-    }
-    for (int pass = 0; pass < 3; pass++) {
-        vec_t b[8];
-        for (int k = 0; k < 4; k++) {
-            b[2 * k] = v_lo16(a[k], a[k + 4]);
-            b[2 * k + 1] = v_hi16(a[k], a[k + 4]);
-        }
-        memcpy(a, b, sizeof a);
-    }
-    memcpy(v, a, sizeof a);
-}
-
-static inline void columns_32(vec_t *v, const uint8_t *src, int64_t step)
-{
-    vec_t a[4];
-    for (int k = 0; k < 4; k++) {
-        a[k] = v_load_lanes(src + k * step, 4 * step);
-    }
-    for (int pass = 0; pass < 2; pass++) {
-        vec_t b[4];
-        for (int k = 0; k < 2; k++) {
-            b[2 * k] = v_lo32(a[k], a[k + 2]);
-            b[2 * k + 1] = v_hi32(a[k], a[k + 2]);
-        }
-        memcpy(a, b, sizeof a);
-    }
-    memcpy(v, a, sizeof a);
-}
-
-static inline void columns_64(vec_t *v, const uint8_t *src, int64_t step)
-{
-    vec_t a = v_load_lanes(src, 2 * step);
-    vec_t b = v_load_lanes(src + step, 2 * step);
-    v[0] = v_lo64(a, b);
-    v[1] = v_hi64(a, b);
-}
-
-static inline void columns_128(vec_t *v, const uint8_t *src, int64_t step)
-{
-    v[0] = v_load_lanes(src, step);
-}
-
-/* COLS destination rows of one 64-byte line. */
-#define TRANSPOSE_LINE(COLS, columns, nt)                               \
-    {                                                                   \
-        vec_t v[LINE / V_BYTES][COLS];                                  \
-        for (int h = 0; h < LINE / V_BYTES; h++) {                      \
-            columns(v[h], src + h * (COLS)*LANES * src_step, src_step); \
-        }                                                               \
-        for (int c = 0; c < (COLS); c++) {                              \
-            for (int h = 0; h < LINE / V_BYTES; h++) {                  \
-                put(dst + c * dst_step + h * V_BYTES, v[h][c], (nt));   \
-            }                                                           \
-        }                                                               \
-    }
-
-#define DEFINE_TRANSPOSE(name, COLS, columns)                                                     \
-    static inline void name(uint8_t *dst, int64_t dst_step, const uint8_t *src, int64_t src_step, \
-                            int64_t n_lines, int64_t n_lanes, bool nt)                            \
-    {                                                                                             \
-        const uint8_t *from = src;                                                                \
-        uint8_t *to = dst;                                                                        \
-        for (int64_t g = 0; g < n_lanes; g++) {                                                   \
-            for (int64_t l = 0; l < n_lines; l++) {                                               \
-                src = from + g * 16 + l * (LINE / 16 * (COLS)) * src_step;                        \
-                dst = to + g * (COLS)*dst_step + l * LINE;                                        \
-                if (nt) {                                                                         \
-                    TRANSPOSE_LINE(COLS, columns, true)                                           \
-                } else {                                                                          \
-                    TRANSPOSE_LINE(COLS, columns, false)                                          \
-                }                                                                                 \
-            }                                                                                     \
-        }                                                                                         \
-    }
-
-DEFINE_TRANSPOSE(transpose_8, 16, columns_8)
-DEFINE_TRANSPOSE(transpose_16, 8, columns_16)
-DEFINE_TRANSPOSE(transpose_32, 4, columns_32)
-DEFINE_TRANSPOSE(transpose_64, 2, columns_64)
-DEFINE_TRANSPOSE(transpose_128, 1, columns_128)
-
-static void simd_transpose(uint8_t *dst, int64_t dst_step, const uint8_t *src, int64_t src_step,
-                           int64_t n_lines, int64_t n_lanes, uint32_t elem, bool nt)
+ALWAYS_INLINE vec_t interleave(vec_t a, vec_t b, int elem, bool high)
 {
     switch (elem) {
     case 1:
-        transpose_8(dst, dst_step, src, src_step, n_lines, n_lanes, nt);
+        return high ? v_hi8(a, b) : v_lo8(a, b);
+    case 2:
+        return high ? v_hi16(a, b) : v_lo16(a, b);
+    case 4:
+        return high ? v_hi32(a, b) : v_lo32(a, b);
+    default:
+        return high ? v_hi64(a, b) : v_lo64(a, b);
+    }
+}
+
+/* 16 / elem columns of 16 / elem * LANES rows. Interleaving the first half of the vectors with the
+ * second, log2(16 / elem) times over, transposes the lanes. */
+ALWAYS_INLINE void load_columns(vec_t *v, const uint8_t *tile, int elem)
+{
+    const int n = 16 / elem;
+#pragma GCC unroll 16
+    for (int k = 0; k < n; k++) {
+        v[k] = v_load_lanes(tile + k * HEFT__TILE_STEP, n * HEFT__TILE_STEP);
+    }
+#pragma GCC unroll 4
+    for (int pass = 1; pass < n; pass *= 2) {
+        vec_t w[16];
+#pragma GCC unroll 8
+        for (int k = 0; k < n / 2; k++) {
+            w[2 * k] = interleave(v[k], v[k + n / 2], elem, false);
+            w[2 * k + 1] = interleave(v[k], v[k + n / 2], elem, true);
+        }
+#pragma GCC unroll 16
+        for (int k = 0; k < n; k++) {
+            v[k] = w[k];
+        }
+    }
+}
+
+/* One line each of 16 / elem destination rows. */
+ALWAYS_INLINE void transpose_line(uint8_t *dst, int64_t dst_step, const uint8_t *tile, int elem,
+                                  bool nt)
+{
+    const int n = 16 / elem;
+    vec_t v[LINE / V_BYTES][16];
+#pragma GCC unroll 2
+    for (int h = 0; h < LINE / V_BYTES; h++) {
+        load_columns(v[h], tile + h * n * LANES * HEFT__TILE_STEP, elem);
+    }
+#pragma GCC unroll 16
+    for (int c = 0; c < n; c++) {
+        for (int h = 0; h < LINE / V_BYTES; h++) {
+            put(dst + h * V_BYTES, v[h][c], nt);
+        }
+        dst += dst_step;
+    }
+}
+
+ALWAYS_INLINE void transpose(uint8_t *dst, int64_t dst_step, const uint8_t *tile, int64_t n_lines,
+                             int64_t n_lanes, int elem, bool nt)
+{
+    for (int64_t g = 0; g < n_lanes; g++) {
+        for (int64_t l = 0; l < n_lines; l++) {
+            transpose_line(dst + g * (16 / elem) * dst_step + l * LINE, dst_step,
+                           tile + g * 16 + l * (LINE / elem) * HEFT__TILE_STEP, elem, nt);
+        }
+    }
+}
+
+#define TRANSPOSE(elem)                                                  \
+    if (nt) {                                                            \
+        transpose(dst, dst_step, tile, n_lines, n_lanes, (elem), true);  \
+    } else {                                                             \
+        transpose(dst, dst_step, tile, n_lines, n_lanes, (elem), false); \
+    }
+
+static void simd_transpose(uint8_t *dst, int64_t dst_step, const uint8_t *tile, int64_t n_lines,
+                           int64_t n_lanes, uint32_t elem, bool nt)
+{
+    switch (elem) {
+    case 1:
+        TRANSPOSE(1)
         break;
     case 2:
-        transpose_16(dst, dst_step, src, src_step, n_lines, n_lanes, nt);
+        TRANSPOSE(2)
         break;
     case 4:
-        transpose_32(dst, dst_step, src, src_step, n_lines, n_lanes, nt);
+        TRANSPOSE(4)
         break;
     case 8:
-        transpose_64(dst, dst_step, src, src_step, n_lines, n_lanes, nt);
+        TRANSPOSE(8)
         break;
     default:
-        transpose_128(dst, dst_step, src, src_step, n_lines, n_lanes, nt);
+        TRANSPOSE(16)
         break;
     }
 }

@@ -9,6 +9,7 @@
     .crc64 = simd_crc64,
     .crc64_move = simd_crc64_move,
     .crc64_shift = simd_crc64_shift,
+    .crc64_runs = simd_crc64_runs,
     .crc32c = simd_crc32c,
     .crc32c_move = simd_crc32c_move,
     .f32_to_bf16 = simd_f32_to_bf16,

@@ -30,6 +30,22 @@ static int64_t strided_ahead(int64_t run_bytes, int64_t step)
     return (HEFT__AHEAD + distance - 1) / distance * step;
 }
 
+/* Digests of many short runs. */
+static void put_runs_digest(heft__sink_t *sink, uint8_t *dst, int64_t dst_step, const uint8_t *src,
+                            int64_t src_step, int64_t n_runs, int64_t n, int64_t ahead)
+{
+    bool nt = sink->nt && n >= HEFT__NT_MIN_RUN;
+    if (sink->fold_distance != dst_step) {
+        sink->fold = heft__fold_by(heft__crc_tables(), dst_step);
+        sink->fold_distance = dst_step;
+    }
+    uint64_t crc =
+        sink->ops->crc64_runs(&sink->fold, dst, dst_step, src, src_step, n_runs, n, nt, ahead);
+    const uint8_t *end = dst + (n_runs - 1) * dst_step + n;
+    sink->digest ^= sink->ops->crc64_shift(crc, sink->param_end - end);
+}
+
+/* Runs that follow one another in the destination, by way of a small buffer. */
 static void put_dense(heft__sink_t *sink, uint8_t *dst, const uint8_t *src, int64_t src_step,
                       int64_t n_runs, int64_t n, int64_t ahead)
 {
@@ -46,12 +62,14 @@ void heft__sink_put_runs(heft__sink_t *sink, uint8_t *dst, int64_t dst_step, con
                          int64_t src_step, int64_t n_runs, int64_t n, int64_t ahead)
 {
     ahead = ahead != 0 ? ahead : strided_ahead(n, src_step);
-    bool is_short = n <= SHORT_RUN && dst_step == n && n_runs > 1;
-    if (is_short && (sink->has_digest || (sink->nt && n < HEFT__NT_MIN_RUN))) {
+    bool is_dense = n <= SHORT_RUN && dst_step == n && n_runs > 1;
+    if (is_dense && (sink->has_digest ? n % 16 != 0 : sink->nt && n < HEFT__NT_MIN_RUN)) {
         put_dense(sink, dst, src, src_step, n_runs, n, ahead);
     } else if (!sink->has_digest) {
         bool nt = sink->nt && n >= HEFT__NT_MIN_RUN;
         sink->ops->move(dst, dst_step, src, src_step, n_runs, n, nt, ahead);
+    } else if (n <= SHORT_RUN && n % 16 == 0 && n_runs > 1) {
+        put_runs_digest(sink, dst, dst_step, src, src_step, n_runs, n, ahead);
     } else {
         for (int64_t i = 0; i < n_runs; i++) {
             heft__sink_put(sink, dst + i * dst_step, src + i * src_step, n, ahead);
