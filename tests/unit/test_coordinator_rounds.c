@@ -742,6 +742,16 @@ static void restart_after_the_decision_commits(void **state)
     free(f);
 }
 
+/* A folder where new records are written: they cannot be. It may have to wait for one in progress.
+ */
+static void block_writes(const char *aside)
+{
+    const int64_t limit = heft__clock_mono_ns() + FLEET_WAIT_NS;
+    while (mkdir(aside, 0700) != 0) {
+        assert_true(heft__clock_mono_ns() < limit);
+    }
+}
+
 static void unwritable_state_file_stops_the_round(void **state)
 {
     (void)state;
@@ -754,8 +764,7 @@ static void unwritable_state_file_stops_the_round(void **state)
     heft_coordinator_opts_t opts = quick_opts();
     opts.state_file = file;
     fleet_start(f, &opts);
-    /* a folder where the new record is written: it cannot be */
-    assert_int_equal(mkdir(aside, 0700), 0);
+    block_writes(aside);
     char *reply = NULL;
     assert_int_equal(
         fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":6,\"key\":\"b\"}", &reply), 500);
@@ -774,7 +783,7 @@ static void unwritable_state_file_stops_the_round(void **state)
     assert_int_equal(
         fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":7,\"key\":\"c\"}", &reply), 202);
     fleet_await_order(&f->dest[1], HEFT__PHASE_PAUSE);
-    assert_int_equal(mkdir(aside, 0700), 0);
+    block_writes(aside);
     fleet_member_release(&f->dest[1]);
     json_t *root = json_loads(reply, 0, NULL);
     out = outcome_of(fleet_await_round(f->url, json_string_value(json_object_get(root, "round"))));

@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The round machine by script: the decision, the flip, and how a round ends. */
+#include "round_table.h"
+
+/* ---- the decision ---- */
+
+static void decision_surely_not_written_aborts(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    set_table(t, 3);
+    to_decide(t, 3);
+    heft__round_written(&t->round, t->round.write_ticket, HEFT__WRITTEN_FAILED, t->now);
+    EXPECT_STATE(HEFT__ROUND_ABORTED);
+    EXPECT_ORDER(1, HEFT__PHASE_ABORT);
+    assert_int_equal(t->round.committed_version, 7);
+    assert_int_equal(t->round.cause.status, HEFT_ERR_IO);
+}
+
+static void decision_perhaps_written_only_goes_forward(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    heft_error_t err = HEFT_ERROR_INIT;
+    set_table(t, 3);
+    to_decide(t, 3);
+    heft__round_written(&t->round, t->round.write_ticket, HEFT__WRITTEN_MAYBE, t->now);
+    EXPECT_STATE(HEFT__ROUND_UNKNOWN);
+    EXPECT_ORDER(1, HEFT__PHASE_PAUSE);
+    EXPECT_STATUS(begin(t, 9, &err), HEFT_ERR_POISONED);
+    /* it is tried again, and a clean failure proves nothing any more */
+    heft__round_written(&t->round, t->round.write_ticket, HEFT__WRITTEN_FAILED, t->now);
+    EXPECT_STATE(HEFT__ROUND_UNKNOWN);
+    const int64_t ticket = t->round.write_ticket;
+    stay(t, 61 * S, 3);
+    assert_true(t->round.write_ticket > ticket);
+    write_ok(t);
+    EXPECT_STATE(HEFT__ROUND_FLIPPING);
+    EXPECT_ORDER(1, HEFT__PHASE_FLIP);
+    flip_ok(t, 1);
+    flip_ok(t, 2);
+    EXPECT_STATE(HEFT__ROUND_COMMITTED);
+    int32_t slot;
+    const char *why;
+    assert_false(heft__round_is_poisoned(&t->round, &slot, &why));
+}
+
+static void decision_that_hangs_is_waited_for(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    set_table(t, 3);
+    to_decide(t, 3);
+    const int64_t ticket = t->round.wait_ticket;
+    stay(t, 61 * S, 3);
+    EXPECT_STATE(HEFT__ROUND_UNKNOWN);
+    assert_true((t->round.todo & HEFT__TODO_ENDED) != 0);
+    heft__round_written(&t->round, ticket, HEFT__WRITTEN_FAILED, t->now);
+    EXPECT_STATE(HEFT__ROUND_ABORTED);
+}
+
+static void left_out_engine_must_have_stopped(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    heft_error_t err = HEFT_ERROR_INIT;
+    const uint32_t subset[] = { 1, 2 };
+    for (int stopped = 0; stopped < 2; stopped++) {
+        set_table(t, 4);
+        t->serving[3] = stopped == 0;
+        hear_all(t, 4);
+        heft__round_request_t request = {
+            .kind = HEFT__KIND_SYNC, .version = 8, .slots = subset, .n_slots = 2
+        };
+        EXPECT_STATUS(heft__round_begin(&t->round, &request, t->now, &err), HEFT_OK);
+        write_ok(t);
+        for (uint32_t i = 0; i < 3; i++) {
+            ok(t, i, HEFT__PHASE_PREFLIGHT, HEFT__STATE_IDLE);
+        }
+        EXPECT_ORDER(3, HEFT__PHASE_NONE);
+        heft__round_plans_checked(&t->round, -1, NULL, t->now);
+        ok(t, 0, HEFT__PHASE_PREPARE, HEFT__STATE_PREPARED);
+        heft__round_prepared(&t->round, SIM_DIGEST_NEW, t->now);
+        for (uint32_t i = 1; i < 3; i++) {
+            say(t, i, HEFT__PHASE_STAGE, HEFT__RESULT_WORKING, HEFT__STATE_STAGING);
+        }
+        ok(t, 0, HEFT__PHASE_STAGE, HEFT__STATE_SENT);
+        for (uint32_t i = 1; i < 3; i++) {
+            ok(t, i, HEFT__PHASE_STAGE, HEFT__STATE_STAGED);
+        }
+        for (uint32_t i = 1; i < 3; i++) {
+            ok(t, i, HEFT__PHASE_VERIFY, HEFT__STATE_STAGED);
+        }
+        for (uint32_t i = 1; i < 3; i++) {
+            t->serving[i] = false;
+            ok(t, i, HEFT__PHASE_PAUSE, HEFT__STATE_PAUSED);
+        }
+        if (stopped == 0) {
+            EXPECT_STATE(HEFT__ROUND_ABORTED);
+            assert_int_equal(t->round.cause_slot, 3);
+            assert_string_equal(t->round.cause.cause, "takes no part and still serves version 7");
+        } else {
+            EXPECT_STATE(HEFT__ROUND_DECIDING);
+        }
+    }
+}
+
+/* ---- flip ---- */
+
+static void flip_refused_everywhere_is_revoked(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    set_table(t, 3);
+    to_flip(t, 3);
+    refuse_twice(t, 1);
+    EXPECT_STATE(HEFT__ROUND_FLIPPING);
+    refuse_twice(t, 2);
+    EXPECT_STATE(HEFT__ROUND_REVOKING);
+    EXPECT_ORDER(1, HEFT__PHASE_FLIP); /* no abort before the revoke is on disk */
+    write_ok(t);
+    EXPECT_STATE(HEFT__ROUND_ABORTED);
+    assert_int_equal(t->round.decision, HEFT__DECISION_REVOKE);
+    assert_int_equal(t->round.committed_version, 7);
+    assert_string_equal(t->round.committed_digest, SIM_DIGEST_OLD);
+    EXPECT_ORDER(1, HEFT__PHASE_ABORT);
+    EXPECT_ORDER(2, HEFT__PHASE_ABORT);
+}
+
+static void revoke_that_cannot_be_written_is_unknown(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    set_table(t, 3);
+    to_flip(t, 3);
+    refuse_twice(t, 1);
+    refuse_twice(t, 2);
+    heft__round_written(&t->round, t->round.write_ticket, HEFT__WRITTEN_FAILED, t->now);
+    EXPECT_STATE(HEFT__ROUND_UNKNOWN);
+    EXPECT_ORDER(1, HEFT__PHASE_FLIP);
+    assert_int_equal(t->round.committed_version, 8);
+    /* it goes on trying */
+    stay(t, 61 * S, 3);
+    write_ok(t);
+    EXPECT_STATE(HEFT__ROUND_ABORTED);
+    assert_int_equal(t->round.committed_version, 7);
+}
+
+static void repeated_refusal_of_the_first_order_is_no_second_one(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    set_table(t, 2);
+    to_flip(t, 2);
+    const int64_t first = t->members[1].order_seq;
+    say(t, 1, HEFT__PHASE_FLIP, HEFT__RESULT_REFUSED, HEFT__STATE_PAUSED);
+    heft__report_t r;
+    heft__report_init(&r);
+    heft_error_t err = HEFT_ERROR_INIT;
+    r.sequence = ++t->sequence[1];
+    r.order = first; /* it has not taken in the second order */
+    r.round = t->round.id;
+    r.phase = HEFT__PHASE_FLIP;
+    r.result = HEFT__RESULT_REFUSED;
+    r.state = HEFT__STATE_PAUSED;
+    EXPECT_STATUS(heft__round_report(&t->round, 1, &r, t->now, &err), HEFT_OK);
+    EXPECT_STATE(HEFT__ROUND_FLIPPING);
+    flip_ok(t, 1);
+    EXPECT_STATE(HEFT__ROUND_COMMITTED);
+}
+
+static void split_fleet_serves_one_version(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    heft_error_t err = HEFT_ERROR_INIT;
+    set_table(t, 4);
+    to_flip(t, 4);
+    flip_ok(t, 1);
+    flip_ok(t, 3);
+    refuse_twice(t, 2);
+    EXPECT_STATE(HEFT__ROUND_PARTIAL);
+    EXPECT_ORDER(1, HEFT__PHASE_FLIP);   /* its engine is not whole: it stays paused */
+    EXPECT_ORDER(3, HEFT__PHASE_RESUME); /* this one is */
+    EXPECT_ORDER(0, HEFT__PHASE_STAGE);  /* nothing is released */
+    assert_int_equal(t->members[2].poison, HEFT__POISON_REFUSED);
+    EXPECT_STATUS(begin(t, 9, &err), HEFT_ERR_POISONED);
+    EXPECT_STATUS(heft__round_leave(&t->round, 2, &err), HEFT_ERR_BUSY);
+    /* taken out of the fleet: the rest goes on */
+    EXPECT_STATUS(heft__round_recover(&t->round, 2, HEFT__CLAIM_REMOVED, t->now, &err), HEFT_OK);
+    EXPECT_STATE(HEFT__ROUND_COMMITTED);
+    EXPECT_ORDER(1, HEFT__PHASE_RESUME);
+}
+
+static void unknown_outranks_a_split(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    set_table(t, 4);
+    to_flip(t, 4);
+    flip_ok(t, 1);
+    refuse_twice(t, 2);
+    say(t, 3, HEFT__PHASE_FLIP, HEFT__RESULT_UNKNOWN, HEFT__STATE_PAUSED);
+    EXPECT_STATE(HEFT__ROUND_UNKNOWN);
+    /* the word of the third settles it: known, and split */
+    flip_ok(t, 3);
+    EXPECT_STATE(HEFT__ROUND_PARTIAL);
+    assert_int_equal(t->members[3].poison, HEFT__POISON_NONE);
+    assert_int_equal(t->members[2].poison, HEFT__POISON_REFUSED);
+}
+
+static void silent_member_that_flipped_after_all_commits(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    int32_t slot;
+    const char *why;
+    set_table(t, 3);
+    to_flip(t, 3);
+    flip_ok(t, 1);
+    tick_after(t, 31 * S);
+    EXPECT_STATE(HEFT__ROUND_UNKNOWN);
+    assert_int_equal(t->members[2].poison, HEFT__POISON_SILENT);
+    EXPECT_ORDER(2, HEFT__PHASE_FLIP); /* never aborted */
+    flip_ok(t, 2);
+    EXPECT_STATE(HEFT__ROUND_COMMITTED);
+    EXPECT_ORDER(1, HEFT__PHASE_RESUME);
+    EXPECT_ORDER(2, HEFT__PHASE_RESUME);
+    assert_false(heft__round_is_poisoned(&t->round, &slot, &why));
+}
+
+static void member_that_returns_anew_in_flip_is_partial(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    heft_error_t err = HEFT_ERROR_INIT;
+    set_table(t, 3);
+    to_flip(t, 3);
+    flip_ok(t, 1);
+    t->live[2] = 0;
+    seat(t, 2, true);
+    EXPECT_STATE(HEFT__ROUND_PARTIAL);
+    assert_int_equal(t->members[2].poison, HEFT__POISON_GONE);
+    EXPECT_STATUS(heft__round_recover(&t->round, 2, HEFT__CLAIM_RESTARTED, t->now, &err), HEFT_OK);
+    EXPECT_STATE(HEFT__ROUND_COMMITTED);
+    /* the engine lacks a rank at this version: it is released, and does not serve alone */
+    EXPECT_ORDER(1, HEFT__PHASE_RELEASE);
+    ok(t, 0, HEFT__PHASE_RELEASE, HEFT__STATE_IDLE);
+    ok(t, 1, HEFT__PHASE_RELEASE, HEFT__STATE_IDLE);
+    EXPECT_STATE(HEFT__ROUND_IDLE);
+    /* the same version again moves both of its ranks */
+    hear_all(t, 3);
+    EXPECT_STATUS(begin(t, 8, &err), HEFT_OK);
+    write_ok(t);
+    assert_true(t->members[1].moves);
+    assert_true(t->members[2].moves);
+}
+
+/* ---- resume, release, abort ---- */
+
+static void failed_resume_is_committed_with_a_warning(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    set_table(t, 2);
+    to_flip(t, 2);
+    flip_ok(t, 1);
+    say(t, 1, HEFT__PHASE_RESUME, HEFT__RESULT_FAILED, HEFT__STATE_FLIPPED);
+    EXPECT_ORDER(1, HEFT__PHASE_RELEASE);
+    ok(t, 0, HEFT__PHASE_RELEASE, HEFT__STATE_IDLE);
+    ok(t, 1, HEFT__PHASE_RELEASE, HEFT__STATE_IDLE);
+    EXPECT_STATE(HEFT__ROUND_IDLE);
+    assert_string_equal(heft__round_state_text(&t->round), "committed");
+    assert_int_equal(t->round.n_warnings, 1);
+    assert_int_equal(t->round.cause.status, HEFT_OK);
+}
+
+static void release_failure_warns_and_blocks(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    heft_error_t err = HEFT_ERROR_INIT;
+    set_table(t, 2);
+    to_flip(t, 2);
+    flip_ok(t, 1);
+    t->serving[1] = true;
+    ok(t, 1, HEFT__PHASE_RESUME, HEFT__STATE_IDLE);
+    ok(t, 1, HEFT__PHASE_RELEASE, HEFT__STATE_IDLE);
+    say(t, 0, HEFT__PHASE_RELEASE, HEFT__RESULT_FAILED, HEFT__STATE_SENT);
+    EXPECT_STATE(HEFT__ROUND_IDLE);
+    assert_int_equal(t->round.n_warnings, 2);
+    assert_true(t->members[0].excluded);
+    const int64_t seq = t->members[0].order_seq;
+    EXPECT_STATUS(begin(t, 9, &err), HEFT_OK);
+    write_ok(t);
+    EXPECT_ORDER(0, HEFT__PHASE_RELEASE); /* said again, and waited for */
+    assert_true(t->members[0].order_seq > seq);
+    EXPECT_STATE(HEFT__ROUND_PREPARING);
+    EXPECT_ORDER(1, HEFT__PHASE_RELEASE);
+}
+
+static void flip_in_an_aborted_round_is_found(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    int32_t slot;
+    const char *why;
+    set_table(t, 2);
+    to_pause(t, 2);
+    heft__round_cancel(&t->round, t->now);
+    EXPECT_STATE(HEFT__ROUND_ABORTED);
+    ok(t, 0, HEFT__PHASE_ABORT, HEFT__STATE_IDLE);
+    ok(t, 1, HEFT__PHASE_ABORT, HEFT__STATE_FLIPPED); /* it should not have: but it says so */
+    EXPECT_STATE(HEFT__ROUND_IDLE);
+    assert_true(heft__round_is_poisoned(&t->round, &slot, &why));
+    assert_int_equal(slot, 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(decision_surely_not_written_aborts),
+        cmocka_unit_test(decision_perhaps_written_only_goes_forward),
+        cmocka_unit_test(decision_that_hangs_is_waited_for),
+        cmocka_unit_test(left_out_engine_must_have_stopped),
+        cmocka_unit_test(flip_refused_everywhere_is_revoked),
+        cmocka_unit_test(revoke_that_cannot_be_written_is_unknown),
+        cmocka_unit_test(repeated_refusal_of_the_first_order_is_no_second_one),
+        cmocka_unit_test(split_fleet_serves_one_version),
+        cmocka_unit_test(unknown_outranks_a_split),
+        cmocka_unit_test(silent_member_that_flipped_after_all_commits),
+        cmocka_unit_test(member_that_returns_anew_in_flip_is_partial),
+        cmocka_unit_test(failed_resume_is_committed_with_a_warning),
+        cmocka_unit_test(release_failure_warns_and_blocks),
+        cmocka_unit_test(flip_in_an_aborted_round_is_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
