@@ -38,27 +38,27 @@ static heft_status_t make_piece(heft__folding_t *f, uint32_t buffer, const heft_
                                    .extent = v,
                                    .dst_stride = dst + 1,
                                    .srcs = srcs,
-                                   .ops = f->final_ops[origin->program] };
+                                   .ops = f->finals[origin->program].ops };
     return HEFT_OK;
 }
 
 /* The operations of every program so far, once, in the fold's memory. */
 static heft_status_t copy_programs(heft__folding_t *f, heft_error_t *err)
 {
-    void *items = f->final_ops;
-    if (!heft__grow(&items, &f->cap_final_ops, f->n_programs, sizeof *f->final_ops)) {
-        return heft__error_nomem(err, f->n_programs * sizeof *f->final_ops);
+    void *items = f->finals;
+    if (!heft__grow(&items, &f->cap_finals, f->n_programs, sizeof *f->finals)) {
+        return heft__error_nomem(err, f->n_programs * sizeof *f->finals);
     }
-    f->final_ops = items;
-    for (; f->n_final_ops < f->n_programs; f->n_final_ops++) {
-        const heft__program_t *program = &f->programs[f->n_final_ops];
+    f->finals = items;
+    for (; f->n_finals < f->n_programs; f->n_finals++) {
+        const heft__program_t *program = &f->programs[f->n_finals];
         size_t bytes = program->n_ops * sizeof program->ops[0];
         heft_op_t *ops = heft__arena_alloc(&f->fold->arena, bytes);
         if (ops == NULL) {
             return heft__error_nomem(err, bytes);
         }
         memcpy(ops, program->ops, bytes);
-        f->final_ops[f->n_final_ops] = ops;
+        f->finals[f->n_finals].ops = ops;
     }
     return HEFT_OK;
 }

@@ -203,11 +203,11 @@ static heft_status_t collect_sources(heft__folding_t *f, heft__fold_opaque_t *op
         }
     }
     uint32_t *sources = heft__arena_alloc(&f->fold->arena, n * sizeof *sources);
-    if (status == HEFT_OK && sources == NULL) {
-        status = heft__error_nomem(err, n * sizeof *sources);
+    if (sources == NULL) {
+        return heft__error_nomem(err, n * sizeof *sources);
     }
-    if (status == HEFT_OK && n > 0) {
-        memcpy(sources, ids->items, n * sizeof *sources);
+    for (size_t i = 0; i < n; i++) {
+        sources[i] = ids->items[i];
     }
     opaque->sources = sources;
     opaque->n_sources = (uint32_t)n;
@@ -319,7 +319,7 @@ static void folding_fini(heft__folding_t *f)
     heft__map_fini(&f->origin_map);
     heft__free(f->programs);
     heft__map_fini(&f->program_map);
-    heft__free(f->final_ops);
+    heft__free(f->finals);
     heft__free(f->overwrites.items);
     heft__free(f->found.items);
     heft__free(f->parts.items);

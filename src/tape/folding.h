@@ -24,6 +24,10 @@ typedef struct heft__origin {
     heft__src_id_t srcs[HEFT_MAX_SOURCES]; /* unused ones are 0 */
 } heft__origin_t;
 
+typedef struct heft__final_program {
+    const heft_op_t *ops;
+} heft__final_program_t;
+
 /*
  * A part of the write at hand, operands being resolved one after another. Maps of the strip: the
  * destination, the sources of the operands resolved so far, then the views of the others.
@@ -78,9 +82,9 @@ typedef struct heft__folding {
     size_t n_programs;
     size_t cap_programs;
     heft__map_t program_map;
-    const heft_op_t **final_ops; /* program -> its operations in the fold's memory */
-    size_t n_final_ops;
-    size_t cap_final_ops;
+    heft__final_program_t *finals; /* by program: its operations in the fold's memory */
+    size_t n_finals;
+    size_t cap_finals;
 
     heft__overwrite_list_t overwrites;
 

@@ -159,23 +159,24 @@ static bool follows(const heft__strip_t *a, const heft__strip_t *b, int k)
     return true;
 }
 
-static heft_status_t make_table(merge_t *merge, size_t n, heft_error_t *err)
+/* false: out of memory. */
+static bool make_table(merge_t *merge, size_t n)
 {
     size_t n_slots = 16;
     while (n_slots < 2 * n) {
         n_slots *= 2;
     }
-    if (n_slots > merge->cap_slots) {
+    if (merge->slots == NULL || n_slots > merge->cap_slots) {
         uint32_t *slots = heft__arena_alloc(merge->arena, n_slots * sizeof *slots);
         if (slots == NULL) {
-            return heft__error_nomem(err, n_slots * sizeof *slots);
+            return false;
         }
         merge->slots = slots;
         merge->cap_slots = n_slots;
     }
     merge->n_slots = n_slots;
     memset(merge->slots, 0, merge->n_slots * sizeof *merge->slots);
-    return HEFT_OK;
+    return true;
 }
 
 static void put_start(merge_t *merge, size_t i, int k)
@@ -206,9 +207,8 @@ static heft__strip_t *find_follower(merge_t *merge, size_t i, int k)
 /* Join along dimension k within the family [first, end), which is in ascending order of offset. */
 static heft_status_t join_along(merge_t *merge, size_t first, size_t end, int k, heft_error_t *err)
 {
-    heft_status_t status = make_table(merge, end - first, err);
-    if (status != HEFT_OK) {
-        return status;
+    if (!make_table(merge, end - first)) {
+        return heft__error_nomem(err, (end - first) * sizeof *merge->slots);
     }
     for (size_t i = first; i < end; i++) {
         if (merge->strips[i].v != NULL) {
@@ -407,8 +407,10 @@ static bool append_along(merge_t *merge, heft__strip_t *strip, int k)
 /* The strips [first, end) have one tag. */
 static heft_status_t append_group(merge_t *merge, size_t first, size_t end, heft_error_t *err)
 {
-    heft_status_t status = make_table(merge, end - first, err);
-    for (size_t i = first; i < end && status == HEFT_OK; i++) {
+    if (!make_table(merge, end - first)) {
+        return heft__error_nomem(err, (end - first) * sizeof *merge->slots);
+    }
+    for (size_t i = first; i < end; i++) {
         size_t mask = merge->n_slots - 1;
         size_t s = (size_t)hash_without(&merge->strips[i], -1, 0) & mask;
         while (merge->slots[s] != 0) {
@@ -416,6 +418,7 @@ static heft_status_t append_group(merge_t *merge, size_t first, size_t end, heft
         }
         merge->slots[s] = (uint32_t)i + 1;
     }
+    heft_status_t status = HEFT_OK;
     for (size_t i = first; i < end && status == HEFT_OK; i++) {
         heft__strip_t *strip = &merge->strips[i];
         bool changed = false;

@@ -103,7 +103,7 @@ static void step_axes(axes_t *axes, int64_t s, int64_t f)
         if (axis->stride != s || axis->extent == 1) {
             continue;
         }
-        int64_t by = heft__min_i64(axis->extent, f);
+        int64_t by = heft__max_i64(1, heft__min_i64(axis->extent, f));
         *axis->step *= by;
         axis->extent = (axis->extent + by - 1) / by;
         if (axis->extent > 1) {

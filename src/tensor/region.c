@@ -21,16 +21,28 @@ void heft__region_list_reset(heft__region_list_t *list)
     list->n = 0;
 }
 
-static heft_status_t reserve(heft__region_list_t *list, size_t more, heft_error_t *err)
+/* Room for so many more; false when out of memory. */
+static bool reserve(heft__region_list_t *list, size_t more)
 {
     size_t need;
     void *items = list->items;
     if (!heft__size_add(list->n, more, &need) ||
         !heft__grow(&items, &list->cap, need, sizeof *list->items)) {
-        return heft__error_nomem(err, more * sizeof *list->items);
+        return false;
     }
     list->items = items;
-    return HEFT_OK;
+    return items != NULL || need == 0;
+}
+
+static bool append(heft__region_list_t *list, const heft__region_list_t *more)
+{
+    if (!reserve(list, more->n)) {
+        return false;
+    }
+    for (size_t i = 0; i < more->n; i++) {
+        list->items[list->n++] = more->items[i];
+    }
+    return true;
 }
 
 heft_status_t heft__region_list_add(heft__region_list_t *list, const heft__region_t *region,
@@ -40,11 +52,11 @@ heft_status_t heft__region_list_add(heft__region_list_t *list, const heft__regio
         return HEFT_OK;
     }
     const heft__region_t copy = *region;
-    heft_status_t status = reserve(list, 1, err);
-    if (status == HEFT_OK) {
-        list->items[list->n++] = copy;
+    if (!reserve(list, 1)) {
+        return heft__error_nomem(err, sizeof copy);
     }
-    return status;
+    list->items[list->n++] = copy;
+    return HEFT_OK;
 }
 
 int64_t heft__region_list_count(const heft__region_list_t *list)
@@ -119,13 +131,16 @@ static void region_from_strip(const heft__strip_t *strip, heft__region_t *region
 static heft_status_t parts_finish(parts_t *parts, heft__region_list_t *list, heft_error_t *err)
 {
     heft_status_t status = heft__strips_coalesce(&parts->arena, parts->strips, &parts->n, err);
-    if (status == HEFT_OK) {
-        status = reserve(list, parts->n, err);
+    if (status != HEFT_OK) {
+        return status;
     }
-    for (size_t i = 0; i < parts->n && status == HEFT_OK; i++) {
+    if (!reserve(list, parts->n)) {
+        return heft__error_nomem(err, parts->n * sizeof *list->items);
+    }
+    for (size_t i = 0; i < parts->n; i++) {
         region_from_strip(&parts->strips[i], &list->items[list->n++]);
     }
-    return status;
+    return HEFT_OK;
 }
 
 /* ---- from views ---- */
@@ -304,12 +319,8 @@ static heft_status_t add_overlapping(const heft__box_t *box, heft__region_list_t
     if (status == HEFT_OK) {
         status = heft__region_list_coalesce(&distinct, err);
     }
-    if (status == HEFT_OK) {
-        status = reserve(list, distinct.n, err);
-    }
-    if (status == HEFT_OK && distinct.n > 0) {
-        memcpy(list->items + list->n, distinct.items, distinct.n * sizeof *distinct.items);
-        list->n += distinct.n;
+    if (status == HEFT_OK && !append(list, &distinct)) {
+        status = heft__error_nomem(err, distinct.n * sizeof *list->items);
     }
     heft__region_list_fini(&parts);
     heft__region_list_fini(&distinct);
