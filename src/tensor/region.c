@@ -26,12 +26,15 @@ static bool reserve(heft__region_list_t *list, size_t more)
 {
     size_t need;
     void *items = list->items;
+    if (more == 0) {
+        return true;
+    }
     if (!heft__size_add(list->n, more, &need) ||
         !heft__grow(&items, &list->cap, need, sizeof *list->items)) {
         return false;
     }
     list->items = items;
-    return items != NULL || need == 0;
+    return items != NULL;
 }
 
 static bool append(heft__region_list_t *list, const heft__region_list_t *more)
