@@ -232,8 +232,12 @@ heft_status_t heft__member_get_contact(heft__member_t *member, heft_error_t *err
 {
     (void)pthread_mutex_lock(&member->lock);
     heft_status_t status = member->contact.status;
+    if (status != HEFT_OK && !member->is_final) {
+        status = HEFT_ERR_PEER; /* whatever it was, it is being tried again */
+    }
     if (status != HEFT_OK && err != NULL) {
         *err = member->contact;
+        err->status = status;
     }
     (void)pthread_mutex_unlock(&member->lock);
     return status;

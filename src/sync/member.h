@@ -65,7 +65,7 @@ HEFT_MUST_CHECK heft_status_t heft__member_set_object(heft__member_t *member,
  * after a failure, unless the refusal is final. */
 HEFT_MUST_CHECK heft_status_t heft__member_start(heft__member_t *member, heft_error_t *err);
 
-/* HEFT_OK while in contact; else why not. */
+/* HEFT_OK while in contact; HEFT_ERR_PEER while it is being tried again; else the final refusal. */
 HEFT_MUST_CHECK heft_status_t heft__member_get_contact(heft__member_t *member, heft_error_t *err);
 /* The committed version the coordinator named at registration. */
 int64_t heft__member_get_committed(heft__member_t *member);

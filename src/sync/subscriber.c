@@ -314,6 +314,7 @@ heft_status_t heft_subscriber_poll(heft_subscriber_t *sub, uint32_t timeout_ms, 
     heft__order_t order;
     int64_t deadline = heft__clock_mono_ns() + (int64_t)timeout_ms * 1000000;
     stop_serving_if_behind(sub);
+    heft__subscriber_expire(sub);
     heft_status_t status = heft__member_await_order(sub->member, deadline, &order, err);
     if (status == HEFT_OK) {
         heft__subscriber_obey(sub, &order);

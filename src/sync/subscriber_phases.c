@@ -232,6 +232,7 @@ static void do_stage(heft_subscriber_t *sub, const heft__order_t *order)
     }
     heft__window_arm(sub->window, (heft__token_t){ .epoch = (uint64_t)order->round.epoch,
                                                    .seq = (uint64_t)order->round.seq });
+    sub->stage_until_ns = deadline_of(order, INT64_MAX / 2);
     heft__report_t *report = heft__member_lock(sub->member);
     sub->is_armed = true;
     sub->failed_mono_ns = 0;
@@ -482,6 +483,31 @@ static heft_status_t fence(heft_subscriber_t *sub, const heft__order_t *order, h
         return HEFT_OK;
     }
     return status == HEFT_OK && replaced ? heft__subscriber_export(sub, err) : status;
+}
+
+void heft__subscriber_expire(heft_subscriber_t *sub)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_error_t why = HEFT_ERROR_INIT;
+    bool replaced = false;
+    (void)heft__member_lock(sub->member);
+    bool is_late = sub->is_armed && heft__clock_mono_ns() > sub->stage_until_ns;
+    sub->is_armed = sub->is_armed && !is_late;
+    heft__member_unlock(sub->member, false);
+    if (!is_late) {
+        return;
+    }
+    heft_status_t status =
+        heft__window_fence(sub->window, heft__clock_mono_ns() + quiet_ns, &replaced, &err);
+    if (status == HEFT_OK && replaced) {
+        status = heft__subscriber_export(sub, &err);
+    }
+    bool is_quiet = status == HEFT_OK || status == HEFT_ERR_NOSPACE;
+    (void)heft__error_set(&why, HEFT_ERR_TIMEOUT,
+                          "not everything arrived before the deadline: the transfer was fenced%s",
+                          replaced ? ", staging replaced" : "");
+    heft__member_conclude(sub->member, is_quiet ? HEFT__RESULT_FAILED : HEFT__RESULT_UNKNOWN,
+                          HEFT__STATE_STAGING, is_quiet ? &why : &err, NULL);
 }
 
 static void do_release(heft_subscriber_t *sub)

@@ -33,6 +33,7 @@ struct heft_subscriber {
     uint64_t *expected;  /* from the sources, shares combined */
     uint64_t *measured;  /* live digests */
     int64_t pause_began_ns;
+    int64_t stage_until_ns; /* by then everything must have arrived */
 
     /* Guarded by the member's lock: what refresh looks at while a transfer is on. */
     bool is_armed;
@@ -53,6 +54,8 @@ HEFT_MUST_CHECK heft_status_t heft__subscriber_create_over(
     const heft_bindings_t *bindings, const heft_manifest_t *manifest, void *const *params,
     heft_subscriber_t **subscriber_out, heft_error_t *err);
 
+/* A transfer that has not ended by its deadline is fenced: no wait is for ever. */
+void heft__subscriber_expire(heft_subscriber_t *sub);
 /* Carry out one order; every outcome goes into the report. */
 void heft__subscriber_obey(heft_subscriber_t *sub, const heft__order_t *order);
 /* The endpoint of the window, as it is now, becomes an object to be bound. */

@@ -140,14 +140,20 @@ static void run_subscriber(char **argv)
 
 static bool is_slow;
 
+enum {
+    GO_FD = 3
+}; /* a channel of its own: the push may return before the worker is told to go on */
+
 /* Between pieces of the transfer: say so, and go on only when told. */
 static int on_slow_progress(void *arg, int64_t done_bytes, int64_t total_bytes)
 {
-    char line[64];
     if (is_slow && done_bytes < total_bytes) {
-        say("progress %" PRId64, done_bytes);
-        (void)hear(line, sizeof line, -1);
+        char c;
         is_slow = false;
+        say("progress %" PRId64, done_bytes);
+        if (read(GO_FD, &c, 1) != 1) {
+            _exit(0);
+        }
     }
     return heft__publisher_on_progress(arg, done_bytes, total_bytes);
 }
@@ -218,6 +224,7 @@ node_t node_spawn(const char *const *args)
     enum { MAX_ARGS = 12 };
     int to[2];
     int from[2];
+    int go[2];
     const char *argv[MAX_ARGS] = { "/proc/self/exe", "--node" };
     for (int i = 0; args[i] != NULL; i++) {
         assert_true(i + 3 < MAX_ARGS);
@@ -225,11 +232,18 @@ node_t node_spawn(const char *const *args)
     }
     assert_int_equal(pipe2(to, O_CLOEXEC), 0);
     assert_int_equal(pipe2(from, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(go, O_CLOEXEC), 0);
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
-        (void)dup2(to[0], STDIN_FILENO);
-        (void)dup2(from[1], STDOUT_FILENO);
+        const int ends[3] = { to[0], from[1], go[0] }; /* out of the way of each other first */
+        int high[3];
+        for (int i = 0; i < 3; i++) {
+            high[i] = fcntl(ends[i], F_DUPFD_CLOEXEC, 16);
+        }
+        (void)dup2(high[0], STDIN_FILENO);
+        (void)dup2(high[1], STDOUT_FILENO);
+        (void)dup2(high[2], GO_FD);
         union {
             const char *const *in;
             char *const *out;
@@ -239,7 +253,8 @@ node_t node_spawn(const char *const *args)
     }
     (void)close(to[0]);
     (void)close(from[1]);
-    return (node_t){ .pid = pid, .to = to[1], .from = from[0] };
+    (void)close(go[0]);
+    return (node_t){ .pid = pid, .to = to[1], .from = from[0], .go = go[1] };
 }
 
 void node_send(node_t *node, const char *fmt, ...)
@@ -251,6 +266,11 @@ void node_send(node_t *node, const char *fmt, ...)
     va_end(args);
     line[n] = '\n';
     assert_int_equal(write(node->to, line, (size_t)n + 1), n + 1);
+}
+
+void node_go(node_t *node)
+{
+    assert_int_equal(write(node->go, "g", 1), 1);
 }
 
 const char *node_expect(node_t *node, const char *prefix, int timeout_ms)
@@ -302,6 +322,7 @@ void node_end(node_t *node)
     (void)waitpid(node->pid, &status, 0);
     (void)close(node->to);
     (void)close(node->from);
+    (void)close(node->go);
     node->pid = 0;
 }
 

@@ -14,6 +14,7 @@ typedef struct node {
     pid_t pid;
     int to;   /* its stdin */
     int from; /* its stdout */
+    int go;   /* lets a slow transfer go on */
     char line[512];
 } node_t;
 
@@ -22,6 +23,7 @@ void node_main_if_asked(int argc, char **argv);
 
 /* args: NULL-terminated, such as { "subscriber", url, "0", "1", "64", NULL }. */
 node_t node_spawn(const char *const *args);
+void node_go(node_t *node);
 void node_send(node_t *node, const char *fmt, ...) HEFT_PRINTF(2, 3);
 /* The next line into node->line; fails the test after timeout_ms. */
 const char *node_expect(node_t *node, const char *prefix, int timeout_ms);

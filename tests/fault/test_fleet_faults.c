@@ -3,8 +3,10 @@
  * Processes that die, stop and come back in the middle of a push. After each: the survivors hold
  * the old version, bit for bit, and the next push succeeds.
  */
+#include "heft/sync.h"
 #include "node.h"
 
+#include <jansson.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -106,6 +108,27 @@ static void expect_failed_push(fleet_t *f, const char *part)
     }
 }
 
+/* Wait until no round is in flight; the coordinator must not be poisoned. */
+static void await_idle(fleet_t *f)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    int64_t deadline = heft__clock_mono_ns() + 30000000000;
+    bool is_idle = false;
+    while (!is_idle && heft__clock_mono_ns() < deadline) {
+        char *text = NULL;
+        EXPECT_STATUS(heft_client_get(f->url, "/v1/status", SOON, &text, &err), HEFT_OK);
+        json_t *root = json_loads(text, 0, NULL);
+        const char *state = json_string_value(json_object_get(root, "state"));
+        is_idle = state != NULL && strcmp(state, "idle") == 0;
+        if (json_is_true(json_object_get(root, "poisoned"))) {
+            fail_msg("poisoned: %s", text);
+        }
+        json_decref(root);
+        heft_string_free(text);
+    }
+    assert_true(is_idle);
+}
+
 static void processes_push_versions(void **state)
 {
     (void)state;
@@ -127,7 +150,7 @@ static void destination_killed_in_stage(void **state)
     node_send(&f.source, "slow 2");
     (void)node_expect(&f.source, "progress ", SOON);
     node_end(&f.engines[1]);
-    node_send(&f.source, "go");
+    node_go(&f.source);
     expect_failed_push(&f, "destination.heft.0.1");
     expect_engine(&f, 0, 1);
     start_engine(&f, 1); /* a new life: takes part from the next round */
@@ -161,11 +184,32 @@ static void destination_stopped_past_its_deadline(void **state)
     node_send(&f.source, "slow 2");
     (void)node_expect(&f.source, "progress ", SOON);
     node_kill(&f.engines[1], SIGSTOP);
-    node_send(&f.source, "go");
+    node_go(&f.source);
     expect_failed_push(&f, "destination.heft.0.1");
     expect_engine(&f, 0, 1);
     node_kill(&f.engines[1], SIGCONT);
     expect_engine(&f, 1, 1); /* it never knew */
+    push_ok(&f, 3);
+    expect_all(&f, 3);
+    stop(&f);
+}
+
+/* It may go on writing when it is woken: into memory that nobody reads any more. */
+static void source_stopped_mid_transfer_is_fenced(void **state)
+{
+    (void)state;
+    fleet_t f;
+    start(&f, "768", "3000", "4000");
+    push_ok(&f, 1);
+    node_send(&f.source, "slow 2");
+    (void)node_expect(&f.source, "progress ", SOON);
+    node_kill(&f.source, SIGSTOP);
+    await_idle(&f); /* the round ends without it */
+    expect_all(&f, 1);
+    node_kill(&f.source, SIGCONT);
+    node_go(&f.source);
+    expect_failed_push(&f, "");
+    expect_all(&f, 1);
     push_ok(&f, 3);
     expect_all(&f, 3);
     stop(&f);
@@ -182,7 +226,7 @@ static void coordinator_killed_in_stage(void **state)
     node_send(&f.source, "slow 2");
     (void)node_expect(&f.source, "progress ", SOON);
     node_end(&f.coordinator);
-    node_send(&f.source, "go");
+    node_go(&f.source);
     expect_failed_push(&f, "");
     expect_all(&f, 1); /* engines go on serving without it */
     start_coordinator(&f, port);
@@ -224,6 +268,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(destination_killed_in_stage),
         cmocka_unit_test(source_killed_mid_transfer),
         cmocka_unit_test(destination_stopped_past_its_deadline),
+        cmocka_unit_test(source_stopped_mid_transfer_is_fenced),
         cmocka_unit_test(coordinator_killed_in_stage),
         cmocka_unit_test(rss_is_flat_over_pushes),
     };
