@@ -26,19 +26,19 @@ static bool reserve(heft__region_list_t *list, size_t more)
 {
     size_t need;
     void *items = list->items;
-    if (more == 0) {
-        return true;
-    }
     if (!heft__size_add(list->n, more, &need) ||
         !heft__grow(&items, &list->cap, need, sizeof *list->items)) {
         return false;
     }
     list->items = items;
-    return items != NULL;
+    return true;
 }
 
 static bool append(heft__region_list_t *list, const heft__region_list_t *more)
 {
+    if (more->items == NULL) {
+        return true; /* an empty list that never had any */
+    }
     if (!reserve(list, more->n)) {
         return false;
     }
