@@ -437,6 +437,145 @@ static void two_sources_are_refused_before_pause(void **state)
     pf_stop(&fleet);
 }
 
+/* ---- parameters that rounds leave alone ---- */
+
+typedef struct poller {
+    heft_subscriber_t *sub;
+    atomic_bool stop;
+} poller_t;
+
+static void *poll_until_stopped(void *arg)
+{
+    poller_t *p = arg;
+    heft_error_t err = HEFT_ERROR_INIT;
+    while (!atomic_load(&p->stop)) {
+        (void)!heft_subscriber_poll(p->sub, 20, &err);
+    }
+    return NULL;
+}
+
+static heft_manifest_t *make_manifest(const char *side, const char *const *names)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_manifest_t *m = NULL;
+    heft_shape_t shape = { .rank = 1, .extent = { 1000 } };
+    EXPECT_STATUS(heft_manifest_create(side, &m, &err), HEFT_OK);
+    for (int i = 0; names[i] != NULL; i++) {
+        EXPECT_STATUS(heft_manifest_add(m, names[i], HEFT_DTYPE_U8, &shape, &err), HEFT_OK);
+    }
+    EXPECT_STATUS(heft_manifest_finish(m, &err), HEFT_OK);
+    return m;
+}
+
+static void untouched_parameters_keep_their_bytes(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    static const char text[] = "\"w\" [d] -> \"text.w\" [d]\n"
+                               "untouched \"vision.*\" because \"frozen tower\"\n";
+    static uint8_t w[1000];
+    static _Alignas(64) uint8_t live[2][1024];
+    heft_recipe_t *recipe = NULL;
+    heft_bindings_t *bindings = NULL;
+    heft_coordinator_t *coordinator = NULL;
+    heft_publisher_t *pub = NULL;
+    poller_t poller = { .sub = NULL };
+    heft_push_result_t result;
+    heft_manifest_t *source = make_manifest("source", (const char *const[]){ "w", NULL });
+    heft_manifest_t *params =
+        make_manifest("destination", (const char *const[]){ "text.w", "vision.w", NULL });
+    EXPECT_STATUS(heft_recipe_parse("towers", text, sizeof text - 1, &recipe, &err), HEFT_OK);
+    EXPECT_STATUS(heft_bindings_create(&bindings, &err), HEFT_OK);
+    EXPECT_STATUS(heft_coordinator_start(NULL, &coordinator, &err), HEFT_OK);
+    heft_subscriber_opts_t s = HEFT_SUBSCRIBER_OPTS_INIT;
+    heft_publisher_opts_t p = HEFT_PUBLISHER_OPTS_INIT;
+    s.url = p.url = heft_coordinator_get_url(coordinator);
+    void *const at[2] = { live[0], live[1] };
+    const void *const data[1] = { w };
+    EXPECT_STATUS(heft_subscriber_create(&s, recipe, bindings, params, at, &poller.sub, &err),
+                  HEFT_OK);
+    EXPECT_STATUS(heft_publisher_create(&p, source, data, &pub, &err), HEFT_OK);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, poll_until_stopped, &poller), 0);
+    memset(live[1], 0x77, sizeof live[1]);
+    for (int version = 1; version <= 2; version++) {
+        memset(w, version, sizeof w);
+        EXPECT_STATUS(heft_publisher_push(pub, version, &result, &err), HEFT_OK);
+        assert_int_equal(result.n_bytes, 1000);
+        for (int i = 0; i < 1000; i++) {
+            assert_int_equal(live[0][i], version);
+            assert_int_equal(live[1][i], 0x77);
+        }
+    }
+    assert_true(heft_subscriber_get_digest(poller.sub, 0) == heft_digest(live[0], 1000));
+    assert_true(heft_subscriber_get_digest(poller.sub, 1) == 0);
+    assert_true(heft_subscriber_get_digest(poller.sub, 2) == 0);
+    atomic_store(&poller.stop, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    heft_publisher_destroy(pub);
+    heft_subscriber_destroy(poller.sub);
+    heft_coordinator_stop(coordinator);
+    heft_bindings_destroy(bindings);
+    heft_recipe_destroy(recipe);
+    heft_manifest_destroy(params);
+    heft_manifest_destroy(source);
+}
+
+/* Engines of two kinds: fused and sharded, and one that keeps the trainer's tensors as they are. */
+static void engines_of_two_recipes_are_fed_in_one_round(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    static const char text[] = "\"{rest*}\" [...] -> \"{rest*}\" [...]\n";
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    heft_recipe_t *recipe = NULL;
+    heft_bindings_t *bindings = NULL;
+    heft_manifest_t *manifest = NULL;
+    poller_t poller = { .sub = NULL };
+    fm_side_t copy;
+    pf_start(&fleet, &small);
+    fm_source_init(&fleet.model, &copy);
+    EXPECT_STATUS(heft_recipe_parse("same", text, sizeof text - 1, &recipe, &err), HEFT_OK);
+    EXPECT_STATUS(heft_bindings_create(&bindings, &err), HEFT_OK);
+    EXPECT_STATUS(heft_manifest_create("destination", &manifest, &err), HEFT_OK);
+    for (uint32_t i = 0; i < copy.n; i++) {
+        heft_tensor_info_t info;
+        EXPECT_STATUS(heft_manifest_query(copy.manifest, i, &info, &err), HEFT_OK);
+        EXPECT_STATUS(heft_manifest_add(manifest, info.name, info.dtype, &info.shape, &err),
+                      HEFT_OK);
+    }
+    EXPECT_STATUS(heft_manifest_finish(manifest, &err), HEFT_OK);
+    heft_subscriber_opts_t opts = HEFT_SUBSCRIBER_OPTS_INIT;
+    opts.url = heft_coordinator_get_url(fleet.coordinator);
+    opts.replica = 5;
+    EXPECT_STATUS(
+        heft_subscriber_create(&opts, recipe, bindings, manifest, copy.data, &poller.sub, &err),
+        HEFT_OK);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, poll_until_stopped, &poller), 0);
+    for (int64_t version = 1; version <= 2; version++) {
+        push_ok(&fleet, version, &result);
+        assert_int_equal(result.n_destinations, 5);
+        for (uint32_t i = 0; i < copy.n; i++) {
+            assert_memory_equal(copy.data[i], fleet.source.data[i], (size_t)copy.bytes[i]);
+        }
+    }
+    assert_int_equal(fleet.pub->fleet.n_compiled, 2);
+    atomic_store(&poller.stop, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    heft_subscriber_destroy(poller.sub);
+    /* The others go on without it, and their plan is kept. */
+    push_ok(&fleet, 3, &result);
+    assert_int_equal(fleet.pub->fleet.n_compiled, 2);
+    assert_int_equal(fleet.pub->fleet.n_attached, 5);
+    heft_manifest_destroy(manifest);
+    heft_bindings_destroy(bindings);
+    heft_recipe_destroy(recipe);
+    fm_side_fini(&copy);
+    pf_stop(&fleet);
+}
+
 /* ---- loop: puts, and what happens to them ---- */
 
 static void start_loop(pf_fleet_t *fleet, bool direct, uint32_t deadline_ms)
@@ -571,6 +710,8 @@ int main(void)
         cmocka_unit_test(wrong_arguments_are_refused),
         cmocka_unit_test(stale_incarnation_refused),
         cmocka_unit_test(two_sources_are_refused_before_pause),
+        cmocka_unit_test(untouched_parameters_keep_their_bytes),
+        cmocka_unit_test(engines_of_two_recipes_are_fed_in_one_round),
         cmocka_unit_test(puts_give_the_same_bytes),
         cmocka_unit_test(stage_failure_keeps_n),
         cmocka_unit_test(changed_and_lost_bytes_are_detected),
