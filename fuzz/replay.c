@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Run a fuzz target over every file of the folders and files given; an empty or missing corpus is a failure. */
+/* Run a fuzz target over every file of the folders and files given; an empty or missing corpus is a
+ * failure. */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -54,7 +55,8 @@ int main(int argc, char **argv)
     int total = 0;
     for (int i = 1; i < argc; i++) {
         struct stat sb;
-        int n = stat(argv[i], &sb) == 0 && S_ISDIR(sb.st_mode) ? replay_dir(argv[i]) : replay_file(argv[i]);
+        int n = stat(argv[i], &sb) == 0 && S_ISDIR(sb.st_mode) ? replay_dir(argv[i])
+                                                               : replay_file(argv[i]);
         if (n < 0) {
             return 1;
         }

@@ -69,9 +69,9 @@ typedef struct heft_publisher_opts {
 
 /**
  * Register a source. manifest: what it holds; borrowed until destroy. data[i]: bytes of tensor i
- * (contiguous), kept valid and unchanged during pushes. In this version a fleet has one source, which
- * holds every tensor whole; two are refused in preflight. HEFT_ERR_PEER when the coordinator cannot
- * be reached within the deadline.
+ * (contiguous), kept valid and unchanged during pushes. In this version a fleet has one source,
+ * which holds every tensor whole; two are refused in preflight. HEFT_ERR_PEER when the coordinator
+ * cannot be reached within the deadline.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_publisher_create(const heft_publisher_opts_t *opts,
                                                              const heft_manifest_t *manifest,

@@ -143,7 +143,7 @@ bool heft__hex_parse(const char *hex, uint8_t *bytes_out, size_t n)
         }
     }
     for (size_t i = 0; i < n; i++) {
-        bytes_out[i] = (uint8_t)(hex_value(hex[2 * i]) << 4 | hex_value(hex[2 * i + 1]));
+        bytes_out[i] = (uint8_t)(hex_value(hex[2 * i]) * 16 + hex_value(hex[2 * i + 1]));
     }
     return true;
 }

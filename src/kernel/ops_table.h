@@ -18,4 +18,4 @@
     .f16_to_f32 = simd_f16_to_f32,
     .f32_to_e4m3 = simd_f32_to_e4m3,
     .f32_to_e5m2 = simd_f32_to_e5m2,
-/* clang-format on */
+    /* clang-format on */
