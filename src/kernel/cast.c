@@ -7,12 +7,26 @@
  * goes element by element.
  */
 #include "kernel/cast.h"
+#include "kernel/ops_scalar.h"
 
 #include <fenv.h>
-#include <pthread.h>
 #include <string.h>
 
 #define BLOCK 256
+
+/* bytes bytes of copies of one element; elem divides 64. */
+static void repeat_elem(uint8_t *dst, const uint8_t *src, int64_t bytes, uint32_t elem)
+{
+    uint8_t pattern[64];
+    for (uint32_t k = 0; k < sizeof pattern; k += elem) {
+        memcpy(pattern + k, src, elem);
+    }
+    int64_t i = 0;
+    for (; i + (int64_t)sizeof pattern <= bytes; i += (int64_t)sizeof pattern) {
+        memcpy(dst + i, pattern, sizeof pattern);
+    }
+    memcpy(dst + i, pattern, (size_t)(bytes - i));
+}
 
 void heft__elems_move(const heft__kernel_ops_t *ops, void *dst, int64_t dst_step, const void *src,
                       int64_t src_step, int64_t n, uint32_t elem)
@@ -20,13 +34,7 @@ void heft__elems_move(const heft__kernel_ops_t *ops, void *dst, int64_t dst_step
     uint8_t *d = dst;
     const uint8_t *s = src;
     if (dst_step == (int64_t)elem && src_step == 0) {
-        int64_t done = heft__min_i64(1, n) * elem;
-        memcpy(d, s, (size_t)done);
-        while (done < n * elem) { /* twice as much each time */
-            int64_t more = heft__min_i64(done, n * elem - done);
-            memcpy(d + done, d, (size_t)more);
-            done += more;
-        }
+        repeat_elem(d, s, n * elem, elem);
         return;
     }
     if (dst_step == (int64_t)elem && src_step == 2 * (int64_t)elem) {
@@ -81,29 +89,6 @@ static void cast_each(heft_dtype_t dst_dtype, uint8_t *dst, heft_dtype_t src_dty
     for (int64_t i = 0; i < n; i++) {
         uint64_t bits = load_elem(src + i * src_bytes, src_bytes);
         store_elem(dst + i * dst_bytes, dst_bytes, heft__cast_bits(dst_dtype, src_dtype, bits));
-    }
-}
-
-/* ---- 8-bit floats to f32 by table ---- */
-
-static uint32_t f8_values[3][256];
-static pthread_once_t f8_once = PTHREAD_ONCE_INIT;
-
-static void make_f8_values(void)
-{
-    for (uint32_t v = 0; v < 256; v++) {
-        f8_values[0][v] = (uint32_t)heft__cast_bits(HEFT_DTYPE_F32, HEFT_DTYPE_F8_E4M3, v);
-        f8_values[1][v] = (uint32_t)heft__cast_bits(HEFT_DTYPE_F32, HEFT_DTYPE_F8_E5M2, v);
-        f8_values[2][v] = (uint32_t)heft__cast_bits(HEFT_DTYPE_F32, HEFT_DTYPE_F8_E8M0, v);
-    }
-}
-
-static void f8_to_f32(uint8_t *dst, heft_dtype_t src_dtype, const uint8_t *src, int64_t n)
-{
-    (void)pthread_once(&f8_once, make_f8_values);
-    const uint32_t *values = f8_values[src_dtype - HEFT_DTYPE_F8_E4M3];
-    for (int64_t i = 0; i < n; i++) {
-        memcpy(dst + 4 * i, &values[src[i]], 4);
     }
 }
 
@@ -173,8 +158,12 @@ static const void *widen(const heft__kernel_ops_t *ops, uint32_t *buffer, heft_d
     }
     if (heft__cast_is_direct(HEFT_DTYPE_F32, src_dtype)) {
         cast_direct(ops, HEFT_DTYPE_F32, buffer, src_dtype, src, n, false, HEFT__AHEAD);
+    } else if (src_dtype == HEFT_DTYPE_F8_E4M3) {
+        ops->e4m3_to_f32(buffer, src, n);
+    } else if (src_dtype == HEFT_DTYPE_F8_E5M2) {
+        ops->e5m2_to_f32(buffer, src, n);
     } else {
-        f8_to_f32((uint8_t *)buffer, src_dtype, src, n);
+        heft__scalar_e8m0_to_f32(buffer, src, n);
     }
     return buffer;
 }

@@ -46,4 +46,34 @@ static inline void heft__f32_to_e5m2_loop(uint8_t *dst, const uint32_t *src, int
     }
 }
 
+/* The value of an 8-bit float, as f32 bits. */
+static inline uint32_t heft__e4m3_bits(uint32_t v)
+{
+    uint32_t sign = (v & 0x80) << 24;
+    uint32_t low = v & 0x7f;
+    if (low == 0x7f) {
+        return sign | 0x7ff00000; /* mantissa bits kept */
+    }
+    if (low < 8) { /* multiples of 2^-9 */
+        static const uint32_t small[8] = { 0,          0x3b000000, 0x3b800000, 0x3bc00000,
+                                           0x3c000000, 0x3c200000, 0x3c400000, 0x3c600000 };
+        return sign | small[low];
+    }
+    return sign | ((low << 20) + (UINT32_C(120) << 23));
+}
+
+static inline uint32_t heft__e5m2_bits(uint32_t v)
+{
+    uint32_t sign = (v & 0x80) << 24;
+    uint32_t low = v & 0x7f;
+    if (low >= 0x7c) {
+        return sign | 0x7f800000 | (low == 0x7c ? 0 : 0x400000 | (low & 3) << 21);
+    }
+    if (low < 4) { /* multiples of 2^-16 */
+        static const uint32_t small[4] = { 0, 0x37800000, 0x38000000, 0x38400000 };
+        return sign | small[low];
+    }
+    return sign | ((low << 21) + (UINT32_C(112) << 23));
+}
+
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Casts of contiguous elements at the scalar level. */
+/* Casts and arithmetic of contiguous elements at the scalar level. */
+#include "kernel/arith.h"
 #include "kernel/cast_f8.h"
 #include "kernel/ops_scalar.h"
 
@@ -69,4 +70,39 @@ void heft__scalar_f32_to_e4m3(uint8_t *dst, const uint32_t *src, int64_t n)
 void heft__scalar_f32_to_e5m2(uint8_t *dst, const uint32_t *src, int64_t n)
 {
     heft__f32_to_e5m2_loop(dst, src, n);
+}
+
+void heft__scalar_e4m3_to_f32(uint32_t *dst, const uint8_t *src, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        dst[i] = heft__e4m3_bits(src[i]);
+    }
+}
+
+void heft__scalar_e5m2_to_f32(uint32_t *dst, const uint8_t *src, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        dst[i] = heft__e5m2_bits(src[i]);
+    }
+}
+
+/* 2^(v - 127); the smallest is a denormal. */
+void heft__scalar_e8m0_to_f32(uint32_t *dst, const uint8_t *src, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t v = src[i];
+        dst[i] = v == 0 ? 0x400000 : v == 0xff ? 0x7fc00000 : v << 23;
+    }
+}
+
+void heft__scalar_arith_f32(heft_op_code_t code, uint8_t *out, const uint8_t *a, const uint8_t *b,
+                            bool is_uniform, int64_t n)
+{
+    heft__arith_f32_loop(code, out, a, b, is_uniform, n);
+}
+
+void heft__scalar_arith_f64(heft_op_code_t code, uint8_t *out, const uint8_t *a, const uint8_t *b,
+                            bool is_uniform, int64_t n)
+{
+    heft__arith_f64_loop(code, out, a, b, is_uniform, n);
 }

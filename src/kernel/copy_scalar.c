@@ -96,4 +96,8 @@ const heft__kernel_ops_t heft__ops_scalar = {
     .f16_to_f32 = heft__scalar_f16_to_f32,
     .f32_to_e4m3 = heft__scalar_f32_to_e4m3,
     .f32_to_e5m2 = heft__scalar_f32_to_e5m2,
+    .arith_f32 = heft__scalar_arith_f32,
+    .arith_f64 = heft__scalar_arith_f64,
+    .e4m3_to_f32 = heft__scalar_e4m3_to_f32,
+    .e5m2_to_f32 = heft__scalar_e5m2_to_f32,
 };

@@ -80,6 +80,14 @@ typedef struct heft__kernel_ops {
     void (*f16_to_f32)(uint32_t *dst, const uint16_t *src, int64_t n, bool nt, int64_t ahead);
     void (*f32_to_e4m3)(uint8_t *dst, const uint32_t *src, int64_t n);
     void (*f32_to_e5m2)(uint8_t *dst, const uint32_t *src, int64_t n);
+    /* out <- a op b, memory of any alignment, out overlapping neither; code is an arithmetic
+     * operation, b one value if is_uniform or the operation has an immediate. */
+    void (*arith_f32)(heft_op_code_t code, uint8_t *out, const uint8_t *a, const uint8_t *b,
+                      bool is_uniform, int64_t n);
+    void (*arith_f64)(heft_op_code_t code, uint8_t *out, const uint8_t *a, const uint8_t *b,
+                      bool is_uniform, int64_t n);
+    void (*e4m3_to_f32)(uint32_t *dst, const uint8_t *src, int64_t n); /* dst aligned */
+    void (*e5m2_to_f32)(uint32_t *dst, const uint8_t *src, int64_t n);
 } heft__kernel_ops_t;
 
 extern const heft__kernel_ops_t heft__ops_scalar;

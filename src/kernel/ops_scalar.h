@@ -28,5 +28,12 @@ void heft__scalar_f32_to_f16(uint16_t *dst, const uint32_t *src, int64_t n, bool
 void heft__scalar_f16_to_f32(uint32_t *dst, const uint16_t *src, int64_t n, bool nt, int64_t ahead);
 void heft__scalar_f32_to_e4m3(uint8_t *dst, const uint32_t *src, int64_t n);
 void heft__scalar_f32_to_e5m2(uint8_t *dst, const uint32_t *src, int64_t n);
+void heft__scalar_arith_f32(heft_op_code_t code, uint8_t *out, const uint8_t *a, const uint8_t *b,
+                            bool is_uniform, int64_t n);
+void heft__scalar_arith_f64(heft_op_code_t code, uint8_t *out, const uint8_t *a, const uint8_t *b,
+                            bool is_uniform, int64_t n);
+void heft__scalar_e4m3_to_f32(uint32_t *dst, const uint8_t *src, int64_t n);
+void heft__scalar_e5m2_to_f32(uint32_t *dst, const uint8_t *src, int64_t n);
+void heft__scalar_e8m0_to_f32(uint32_t *dst, const uint8_t *src, int64_t n);
 
 #endif

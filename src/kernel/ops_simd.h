@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Moves, transposes and casts on vectors: included once by each vector level, after its simd_*.h.
+ * Moves, transposes, casts and arithmetic on vectors: included once by each vector level, after its
+ * simd_*.h.
  *
  * Loads and stores alternate line by line, and every line prefetches `ahead` bytes further into the
  * second-level cache: one core cannot keep enough misses in flight by itself, and the hardware
  * prefetchers stop at each 4 KiB page. Non-temporal stores only ever write whole, aligned 64-byte
  * lines; what is left at both ends goes through the cache.
  */
+#include "kernel/arith.h"
 #include "kernel/cast_f8.h"
 #include "kernel/ops_scalar.h"
 
@@ -314,6 +316,36 @@ static void simd_f32_to_e4m3(uint8_t *dst, const uint32_t *src, int64_t n)
 static void simd_f32_to_e5m2(uint8_t *dst, const uint32_t *src, int64_t n)
 {
     heft__f32_to_e5m2_loop(dst, src, n);
+}
+
+static void simd_e4m3_to_f32(uint32_t *dst, const uint8_t *src, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + V_BYTES / 4 <= n; i += V_BYTES / 4) {
+        v_store(dst + i, v_e4m3_to_f32(src + i));
+    }
+    heft__scalar_e4m3_to_f32(dst + i, src + i, n - i);
+}
+
+static void simd_e5m2_to_f32(uint32_t *dst, const uint8_t *src, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + V_BYTES / 4 <= n; i += V_BYTES / 4) {
+        v_store(dst + i, v_e5m2_to_f32(src + i));
+    }
+    heft__scalar_e5m2_to_f32(dst + i, src + i, n - i);
+}
+
+static void simd_arith_f32(heft_op_code_t code, uint8_t *out, const uint8_t *a, const uint8_t *b,
+                           bool is_uniform, int64_t n)
+{
+    heft__arith_f32_loop(code, out, a, b, is_uniform, n);
+}
+
+static void simd_arith_f64(heft_op_code_t code, uint8_t *out, const uint8_t *a, const uint8_t *b,
+                           bool is_uniform, int64_t n)
+{
+    heft__arith_f64_loop(code, out, a, b, is_uniform, n);
 }
 
 static void simd_fence(void)

@@ -18,4 +18,7 @@
     .f16_to_f32 = simd_f16_to_f32,
     .f32_to_e4m3 = simd_f32_to_e4m3,
     .f32_to_e5m2 = simd_f32_to_e5m2,
-    /* clang-format on */
+    .arith_f32 = simd_arith_f32,
+    .arith_f64 = simd_arith_f64,
+    .e4m3_to_f32 = simd_e4m3_to_f32,
+    .e5m2_to_f32 = simd_e5m2_to_f32,

@@ -105,4 +105,23 @@ static inline vec_t v_f16_to_f32(const uint8_t *p)
     return _mm256_castps_si256(_mm256_cvtph_ps(half));
 }
 
+/* The 8-bit floats have the exponents of f16 or fewer, so that f16 holds them, e4m3 scaled by 2^-8:
+ * no rounding, no dependence on how the CPU treats denormals. */
+static inline vec_t v_e5m2_to_f32(const uint8_t *p)
+{
+    __m128i words = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i_u *)(const void *)p));
+    return _mm256_castps_si256(_mm256_cvtph_ps(_mm_slli_epi16(words, 8)));
+}
+
+static inline vec_t v_e4m3_to_f32(const uint8_t *p)
+{
+    __m128i words = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i_u *)(const void *)p));
+    __m128i low = _mm_and_si128(words, _mm_set1_epi16(0x7f));
+    __m128i sign = _mm_and_si128(words, _mm_set1_epi16(INT16_MIN));
+    __m128i is_nan = _mm_cmpeq_epi16(low, _mm_set1_epi16(0x7f));
+    __m128i half = _mm_or_si128(_mm_slli_epi16(low, 7), sign);
+    half = _mm_blendv_epi8(half, _mm_or_si128(sign, _mm_set1_epi16(0x7f80)), is_nan);
+    return _mm256_castps_si256(_mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(256)));
+}
+
 #endif

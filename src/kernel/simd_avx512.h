@@ -118,4 +118,23 @@ static inline vec_t v_f16_to_f32(const uint8_t *p)
     return _mm512_castps_si512(_mm512_cvtph_ps(half));
 }
 
+/* The 8-bit floats have the exponents of f16 or fewer, so that f16 holds them, e4m3 scaled by 2^-8:
+ * no rounding, no dependence on how the CPU treats denormals. */
+static inline vec_t v_e5m2_to_f32(const uint8_t *p)
+{
+    __m256i words = _mm256_cvtepu8_epi16(load_lane(p));
+    return _mm512_castps_si512(_mm512_cvtph_ps(_mm256_slli_epi16(words, 8)));
+}
+
+static inline vec_t v_e4m3_to_f32(const uint8_t *p)
+{
+    __m256i words = _mm256_cvtepi8_epi16(load_lane(p));
+    __m256i low = _mm256_and_si256(words, _mm256_set1_epi16(0x7f));
+    __m256i sign = _mm256_and_si256(words, _mm256_set1_epi16(INT16_MIN));
+    __m256i is_nan = _mm256_cmpeq_epi16(low, _mm256_set1_epi16(0x7f));
+    __m256i half = _mm256_or_si256(_mm256_slli_epi16(low, 7), sign);
+    half = _mm256_blendv_epi8(half, _mm256_or_si256(sign, _mm256_set1_epi16(0x7f80)), is_nan);
+    return _mm512_castps_si512(_mm512_mul_ps(_mm512_cvtph_ps(half), _mm512_set1_ps(256)));
+}
+
 #endif

@@ -5,9 +5,6 @@
 
 #include "kernel/kernel_ops.h"
 
-#define HEFT__NAN_F32 UINT32_C(0x7fc00000)
-#define HEFT__NAN_F64 UINT64_C(0x7ff8000000000000)
-
 /* An immediate rounded to an arithmetic dtype. */
 uint64_t heft__transform_imm_bits(double imm, heft_dtype_t dtype);
 

@@ -6,6 +6,7 @@
  * f64 and rounded once, so that it does not depend on the C library's expf. A result that is not a
  * number is the one canonical quiet NaN: which operand's payload survives differs between CPUs.
  */
+#include "kernel/arith.h"
 #include "kernel/transform.h"
 
 #include <math.h>

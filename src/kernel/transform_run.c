@@ -11,24 +11,24 @@
 #include "kernel/transform.h"
 
 #include <fenv.h>
-#include <math.h>
 #include <string.h>
 
 #define BLOCK 256
 #define BOUNCE_BYTES 4096
 
 typedef struct slot {
-    const void *data; /* elements in a row: own, or the source itself */
-    void *own;
+    const uint8_t *data; /* elements in a row: own, or the source itself */
+    uint64_t *own;
     heft_dtype_t dtype;
+    bool is_uniform; /* data is one element that stands for all */
 } slot_t;
 
 typedef struct machine {
     uint64_t buffer[HEFT_MAX_OPS + 1][BLOCK];
     slot_t slot[HEFT_MAX_OPS];
-    void *spare;
+    uint64_t *spare;
     const heft__kernel_ops_t *ops;
-    uint64_t imm[HEFT_MAX_OPS]; /* rounded to the operation's dtype */
+    uint64_t imm[HEFT_MAX_OPS]; /* rounded to the operation's dtype, little-endian */
 } machine_t;
 
 typedef struct run {
@@ -39,174 +39,118 @@ typedef struct run {
     const uint8_t *src[HEFT_MAX_SOURCES];
 } run_t;
 
-static void load_block(const machine_t *m, slot_t *slot, const uint8_t *src, int64_t step,
-                       heft_dtype_t dtype, int64_t n)
+/* What was computed into the spare buffer becomes the slot's. */
+static void take_spare(machine_t *m, slot_t *slot, heft_dtype_t dtype)
+{
+    uint64_t *own = slot->own;
+    slot->own = m->spare;
+    slot->data = (const uint8_t *)slot->own;
+    slot->dtype = dtype;
+    m->spare = own;
+}
+
+static void load_slot(const machine_t *m, slot_t *slot, const uint8_t *src, int64_t step,
+                      heft_dtype_t dtype, int64_t n)
 {
     uint32_t bytes = heft_dtype_get_unit_bytes(dtype);
     slot->dtype = dtype;
     slot->data = src;
-    if (step != (int64_t)bytes) {
+    slot->is_uniform = step == 0;
+    if (step != 0 && step != (int64_t)bytes) {
         heft__elems_move(m->ops, slot->own, bytes, src, step, n, bytes);
-        slot->data = slot->own;
+        slot->data = (const uint8_t *)slot->own;
     }
 }
 
 static void cast_slot(machine_t *m, slot_t *slot, heft_dtype_t dtype, int64_t n)
 {
-    if (slot->dtype == dtype) {
-        return;
-    }
-    heft__cast_block(m->ops, dtype, m->spare, slot->dtype, slot->data, n, false, 0);
-    void *own = slot->own;
-    slot->own = m->spare;
-    slot->data = slot->own;
-    slot->dtype = dtype;
-    m->spare = own;
-}
-
-/* Arrays of f32 and f64 are only ever touched as such through memcpy'd locals of one block. */
-static void arith_block_f32(heft_op_code_t code, float *a, const float *b, int64_t n)
-{
-    switch (code) {
-    case HEFT_OP_ADD_IMM:
-        for (int64_t i = 0; i < n; i++) {
-            a[i] = a[i] + b[i];
-        }
-        break;
-    case HEFT_OP_DIV_IMM:
-        for (int64_t i = 0; i < n; i++) {
-            a[i] = a[i] / b[i];
-        }
-        break;
-    case HEFT_OP_NEG_EXP:
-        for (int64_t i = 0; i < n; i++) {
-            a[i] = (float)-exp((double)a[i]);
-        }
-        break;
-    case HEFT_OP_MUL_IMM:
-    case HEFT_OP_MUL:
-    case HEFT_OP_LOAD:
-    case HEFT_OP_CONST:
-    case HEFT_OP_CAST:
-        for (int64_t i = 0; i < n; i++) {
-            a[i] = a[i] * b[i];
-        }
-        break;
-    }
-    const uint32_t nan_bits = HEFT__NAN_F32;
-    float nan_value;
-    memcpy(&nan_value, &nan_bits, sizeof nan_value);
-    for (int64_t i = 0; i < n; i++) {
-        a[i] = a[i] == a[i] ? a[i] : nan_value;
+    if (slot->dtype != dtype) {
+        int64_t count = slot->is_uniform ? 1 : n;
+        heft__cast_block(m->ops, dtype, m->spare, slot->dtype, slot->data, count, false, 0);
+        take_spare(m, slot, dtype);
     }
 }
 
-static void arith_block_f64(heft_op_code_t code, double *a, const double *b, int64_t n)
-{
-    switch (code) {
-    case HEFT_OP_ADD_IMM:
-        for (int64_t i = 0; i < n; i++) {
-            a[i] = a[i] + b[i];
-        }
-        break;
-    case HEFT_OP_DIV_IMM:
-        for (int64_t i = 0; i < n; i++) {
-            a[i] = a[i] / b[i];
-        }
-        break;
-    case HEFT_OP_NEG_EXP:
-        for (int64_t i = 0; i < n; i++) {
-            a[i] = -exp(a[i]);
-        }
-        break;
-    case HEFT_OP_MUL_IMM:
-    case HEFT_OP_MUL:
-    case HEFT_OP_LOAD:
-    case HEFT_OP_CONST:
-    case HEFT_OP_CAST:
-        for (int64_t i = 0; i < n; i++) {
-            a[i] = a[i] * b[i];
-        }
-        break;
-    }
-    const uint64_t nan_bits = HEFT__NAN_F64;
-    double nan_value;
-    memcpy(&nan_value, &nan_bits, sizeof nan_value);
-    for (int64_t i = 0; i < n; i++) {
-        a[i] = a[i] == a[i] ? a[i] : nan_value;
-    }
-}
-
-/* slot <- slot op other, in dtype; other holds n elements of dtype. */
+/* slot <- slot op other, in dtype; both have it. */
 static void arith_slot(machine_t *m, slot_t *slot, heft_op_code_t code, heft_dtype_t dtype,
-                       const void *other, int64_t n)
+                       const uint8_t *other, bool other_is_uniform, int64_t n)
 {
-    cast_slot(m, slot, dtype, n);
+    const heft__kernel_ops_t *ops = m->ops;
+    uint8_t *out = (uint8_t *)m->spare;
+    n = slot->is_uniform ? 1 : n;
     if (dtype == HEFT_DTYPE_F64) {
-        double a[BLOCK];
-        double b[BLOCK];
-        memcpy(a, slot->data, sizeof a[0] * (size_t)n);
-        memcpy(b, other, sizeof b[0] * (size_t)n);
-        arith_block_f64(code, a, b, n);
-        memcpy(slot->own, a, sizeof a[0] * (size_t)n);
+        ops->arith_f64(code, out, slot->data, other, other_is_uniform, n);
+    } else if (dtype == HEFT_DTYPE_F32) {
+        ops->arith_f32(code, out, slot->data, other, other_is_uniform, n);
     } else {
         float a[BLOCK];
         float b[BLOCK];
-        heft__cast_block(m->ops, HEFT_DTYPE_F32, a, dtype, slot->data, n, false, 0);
-        heft__cast_block(m->ops, HEFT_DTYPE_F32, b, dtype, other, n, false, 0);
-        arith_block_f32(code, a, b, n);
-        heft__cast_block(m->ops, dtype, slot->own, HEFT_DTYPE_F32, a, n, false, 0);
+        float r[BLOCK];
+        int64_t n_other = other_is_uniform ? 1 : n;
+        heft__cast_block(ops, HEFT_DTYPE_F32, a, dtype, slot->data, n, false, 0);
+        heft__cast_block(ops, HEFT_DTYPE_F32, b, dtype, other, n_other, false, 0);
+        ops->arith_f32(code, (uint8_t *)r, (const uint8_t *)a, (const uint8_t *)b, other_is_uniform,
+                       n);
+        heft__cast_block(ops, dtype, out, HEFT_DTYPE_F32, r, n, false, 0);
     }
-    slot->data = slot->own;
+    take_spare(m, slot, dtype);
 }
 
-static void fill_block(const machine_t *m, void *dst, uint64_t bits, uint32_t bytes, int64_t n)
+/* a <- a * b; the one that stands for all elements, if any, goes second. */
+static void multiply_slots(machine_t *m, slot_t *a, slot_t *b, heft_dtype_t dtype, int64_t n)
 {
-    uint8_t elem[8];
-    heft__put_le64(elem, bits);
-    heft__elems_move(m->ops, dst, bytes, elem, 0, n, bytes);
+    cast_slot(m, a, dtype, n);
+    cast_slot(m, b, dtype, n);
+    if (a->is_uniform && !b->is_uniform) {
+        slot_t swap = *a;
+        *a = *b;
+        *b = swap;
+    }
+    arith_slot(m, a, HEFT_OP_MUL, dtype, b->data, b->is_uniform, n);
 }
 
-/* Run the program over n elements; the result stays in slot 0. */
-static void run_block(run_t *run, const uint8_t *const *src, const int64_t *step, int64_t n)
+/* Run the program over n elements; the result stays in slot 0, one for each element. */
+static const uint8_t *run_block(run_t *run, const uint8_t *const *src, const int64_t *step,
+                                int64_t n)
 {
     machine_t *m = &run->machine;
     int top = -1;
     for (uint32_t k = 0; k < run->plan->n_ops; k++) {
         const heft_op_t *op = &run->plan->ops[k];
         heft_dtype_t dtype = (heft_dtype_t)op->dtype;
-        uint32_t bytes = heft_dtype_get_unit_bytes(dtype);
+        slot_t *slot = top >= 0 ? &m->slot[top] : NULL;
         switch ((heft_op_code_t)op->code) {
         case HEFT_OP_LOAD:
-            load_block(m, &m->slot[++top], src[op->arg], step[op->arg],
-                       run->plan->src_dtype[op->arg], n);
+            load_slot(m, &m->slot[++top], src[op->arg], step[op->arg],
+                      run->plan->src_dtype[op->arg], n);
             break;
         case HEFT_OP_CONST:
-            fill_block(m, m->slot[++top].own, op->imm_bits, bytes, n);
-            m->slot[top].data = m->slot[top].own;
-            m->slot[top].dtype = dtype;
+            load_slot(m, &m->slot[++top], (const uint8_t *)&m->imm[k], 0, dtype, n);
             break;
         case HEFT_OP_CAST:
-            cast_slot(m, &m->slot[top], dtype, n);
+            cast_slot(m, slot, dtype, n);
             break;
         case HEFT_OP_MUL:
-            cast_slot(m, &m->slot[top], dtype, n);
+            multiply_slots(m, slot - 1, slot, dtype, n);
             top--;
-            arith_slot(m, &m->slot[top], HEFT_OP_MUL, dtype, m->slot[top + 1].data, n);
             break;
         case HEFT_OP_ADD_IMM:
         case HEFT_OP_MUL_IMM:
         case HEFT_OP_DIV_IMM:
         case HEFT_OP_NEG_EXP:
-            fill_block(m, m->spare, m->imm[k], bytes, n);
-            if (m->slot[top].dtype != dtype) { /* the cast needs the spare */
-                cast_slot(m, &m->slot[top], dtype, n);
-                fill_block(m, m->spare, m->imm[k], bytes, n);
-            }
-            arith_slot(m, &m->slot[top], (heft_op_code_t)op->code, dtype, m->spare, n);
+            cast_slot(m, slot, dtype, n);
+            arith_slot(m, slot, (heft_op_code_t)op->code, dtype, (const uint8_t *)&m->imm[k], true,
+                       n);
             break;
         }
     }
+    slot_t *result = &m->slot[0];
+    if (result->is_uniform) {
+        uint32_t bytes = run->plan->elem_bytes;
+        heft__elems_move(m->ops, m->spare, bytes, result->data, 0, n, bytes);
+        take_spare(m, result, result->dtype);
+    }
+    return result->data;
 }
 
 /* A program that is no more than a cast, along a line without gaps. */
@@ -254,11 +198,11 @@ static void run_line(run_t *run, uint8_t *dst, const uint8_t *const *src, const 
         for (uint32_t s = 0; s < plan->n_srcs; s++) {
             at[s] = src[s] + i * step[s];
         }
-        run_block(run, at, step, some);
+        const uint8_t *result = run_block(run, at, step, some);
         if (is_final) {
-            heft__sink_put(&run->sink, dst + i * elem, run->machine.slot[0].data, some * elem, 0);
+            heft__sink_put(&run->sink, dst + i * elem, result, some * elem, 0);
         } else {
-            memcpy(dst + i * elem, run->machine.slot[0].data, (size_t)(some * elem));
+            memcpy(dst + i * elem, result, (size_t)(some * elem));
         }
     }
 }
@@ -379,12 +323,12 @@ static void init_machine(machine_t *m, const heft__kernel_ops_t *ops,
     }
     m->spare = m->buffer[HEFT_MAX_OPS];
     for (uint32_t k = 0; k < plan->n_ops; k++) {
-        heft_op_code_t code = (heft_op_code_t)plan->ops[k].code;
-        bool has_imm =
-            code == HEFT_OP_ADD_IMM || code == HEFT_OP_MUL_IMM || code == HEFT_OP_DIV_IMM;
-        m->imm[k] =
-            has_imm ? heft__transform_imm_bits(plan->ops[k].imm, (heft_dtype_t)plan->ops[k].dtype)
-                    : 0;
+        const heft_op_t *op = &plan->ops[k];
+        bool has_imm = op->code == HEFT_OP_ADD_IMM || op->code == HEFT_OP_MUL_IMM ||
+                       op->code == HEFT_OP_DIV_IMM;
+        uint64_t bits =
+            has_imm ? heft__transform_imm_bits(op->imm, (heft_dtype_t)op->dtype) : op->imm_bits;
+        heft__put_le64((uint8_t *)&m->imm[k], bits);
     }
 }
 
