@@ -133,16 +133,27 @@ static heft_status_t emit_pieces(heft__folding_t *f, heft_error_t *err)
 static heft_status_t emit_overwrites(heft__folding_t *f, heft_error_t *err)
 {
     heft__fold_t *fold = f->fold;
-    size_t bytes = f->overwrites.n * sizeof *fold->overwrites;
-    fold->overwrites = heft__arena_alloc(&fold->arena, bytes);
-    if (fold->overwrites == NULL) {
-        return heft__error_nomem(err, bytes);
+    size_t n = f->overwrites.n;
+    size_t n_kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        n_kept += f->overwrites.items[i].earlier.n_maps > 1;
     }
-    if (bytes > 0) {
-        memcpy(fold->overwrites, f->overwrites.items, bytes);
+    fold->overwrites = heft__arena_calloc(&fold->arena, n, sizeof *fold->overwrites);
+    heft__fold_piece_t *kept = heft__arena_calloc(&fold->arena, n_kept, sizeof *kept);
+    if (fold->overwrites == NULL || kept == NULL) {
+        return heft__error_nomem(err, n * sizeof *fold->overwrites);
     }
-    fold->n_overwrites = f->overwrites.n;
-    return HEFT_OK;
+    heft_status_t status = HEFT_OK;
+    for (size_t i = 0; i < n && status == HEFT_OK; i++) {
+        const heft__overwrite_t *item = &f->overwrites.items[i];
+        fold->overwrites[i] = item->out;
+        if (item->earlier.n_maps > 1) {
+            fold->overwrites[i].earlier = kept;
+            status = heft__folding_make_pieces(f, item->out.buffer, &item->earlier, 1, kept++, err);
+        }
+    }
+    fold->n_overwrites = n;
+    return status;
 }
 
 static void mark_used(heft__fold_t *fold, const heft__fold_piece_t *pieces, uint64_t n)

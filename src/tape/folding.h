@@ -56,8 +56,14 @@ typedef struct heft__id_list {
     size_t cap;
 } heft__id_list_t;
 
+/* An overwrite, and the earlier value where it is lost: maps are the element and the sources. */
+typedef struct heft__overwrite {
+    heft__fold_overwrite_t out;
+    heft__strip_t earlier; /* n_maps == 1: not kept */
+} heft__overwrite_t;
+
 typedef struct heft__overwrite_list {
-    heft__fold_overwrite_t *items;
+    heft__overwrite_t *items;
     size_t n;
     size_t cap;
 } heft__overwrite_list_t;

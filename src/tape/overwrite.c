@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Later wins: new pieces take the place of what defined their elements before. What is replaced in
- * a parameter is remembered, with how the two values compare.
+ * a parameter is remembered, with how the two values compare; a value that is lost, so that it can
+ * be compared with what took its place, as a piece of its own.
  */
 #include "tape/folding.h"
 
@@ -9,6 +10,12 @@
 
 /* Tags of the strips in which overwritten elements are collected: how the values compare. */
 enum { IS_SAME = 1, WAS_CONSTANT = 2, IS_UPDATE = 4 };
+
+/* A value read from a source is gone, and another one is there. */
+static bool is_lost(uint32_t tag)
+{
+    return tag == 0;
+}
 
 typedef struct comparing {
     heft__folding_t *f;
@@ -70,7 +77,7 @@ static heft_status_t take_lost(void *arg, const heft__box_t *box, heft_error_t *
     comparing_t *c = arg;
     uint32_t tag = compare_values(c, box);
     heft__box_t one = *box;
-    one.n_maps = 1;
+    one.n_maps = is_lost(tag) ? 1 + (int32_t)c->earlier->n_srcs : 1;
     heft__box_normalize(&one, 0);
     size_t first = c->lost->n;
     heft_status_t status = heft__box_limit_rank(&one, HEFT_MAX_DIMS, push_lost, c, err);
@@ -81,7 +88,7 @@ static heft_status_t take_lost(void *arg, const heft__box_t *box, heft_error_t *
 }
 
 static heft_status_t record(heft__folding_t *f, const heft__strip_t *strip, uint32_t buffer,
-                            uint32_t earlier_write, heft_error_t *err)
+                            const heft__strip_t *old, heft_error_t *err)
 {
     heft__overwrite_list_t *list = &f->overwrites;
     void *items = list->items;
@@ -89,9 +96,13 @@ static heft_status_t record(heft__folding_t *f, const heft__strip_t *strip, uint
         return heft__error_nomem(err, sizeof *list->items);
     }
     list->items = items;
-    heft__fold_overwrite_t *out = &list->items[list->n++];
+    heft__overwrite_t *item = &list->items[list->n++];
+    item->earlier = *strip;
+    item->earlier.tag = old->tag;
+    item->earlier.note = old->note;
+    heft__fold_overwrite_t *out = &item->out;
     *out = (heft__fold_overwrite_t){ .buffer = buffer,
-                                     .earlier_write = earlier_write,
+                                     .earlier_write = old->note,
                                      .later_write = f->write,
                                      .is_same = (strip->tag & IS_SAME) != 0,
                                      .was_constant = (strip->tag & WAS_CONSTANT) != 0,
@@ -122,7 +133,7 @@ static heft_status_t remember(heft__folding_t *f, uint32_t buffer, const heft__s
         status = heft__strips_coalesce(&f->arena, lost->items, &lost->n, err);
     }
     for (size_t i = 0; i < lost->n && status == HEFT_OK; i++) {
-        status = record(f, &lost->items[i], buffer, old->note, err);
+        status = record(f, &lost->items[i], buffer, old, err);
     }
     return status;
 }

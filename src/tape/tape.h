@@ -102,6 +102,9 @@ typedef struct heft__fold_overwrite {
     /* an update: every source element of the earlier value is a source of the later one */
     bool is_update;
     heft__region_t region;
+    /* the earlier value, for exactly the elements of region; NULL where nothing is lost: a value
+     * that was constant, is the same, or was updated */
+    const heft__fold_piece_t *earlier;
 } heft__fold_overwrite_t;
 
 /* One input of an opaque operation: pieces whose destination is a contiguous row-major tensor with

@@ -655,10 +655,37 @@ static bool check_flags(const heft__fold_overwrite_t *got, const seen_t *seen)
     return true;
 }
 
+/* The earlier value is kept where it is lost, for the same elements in the same order. */
+static bool check_kept(const heft__fold_overwrite_t *got)
+{
+    const heft__fold_piece_t *earlier = got->earlier;
+    bool is_lost = !got->is_same && !got->is_update && !got->was_constant;
+    if (is_lost != (earlier != NULL)) {
+        FAIL("overwrite of buffer %u by write %u: earlier value %s", got->buffer, got->later_write,
+             earlier != NULL ? "kept for nothing" : "not kept");
+    }
+    if (earlier == NULL) {
+        return true;
+    }
+    const heft__region_t *region = &got->region;
+    size_t bytes = (size_t)region->rank * sizeof region->extent[0];
+    if (earlier->buffer != got->buffer || earlier->write != got->earlier_write ||
+        earlier->rank != region->rank || earlier->dst_offset != region->offset ||
+        memcmp(earlier->extent, region->extent, bytes) != 0 ||
+        memcmp(earlier->dst_stride, region->stride, bytes) != 0) {
+        FAIL("overwrite of buffer %u by write %u: the earlier piece is another region", got->buffer,
+             got->later_write);
+    }
+    return check_normal(earlier);
+}
+
 static bool check_overwrite(checking_t *c, bool *taken, const heft__fold_overwrite_t *got)
 {
     seen_t seen = { 0 };
     int64_t index[HEFT_MAX_DIMS] = { 0 };
+    if (!check_kept(got)) {
+        return false;
+    }
     do {
         int64_t e = got->region.offset;
         for (int k = 0; k < got->region.rank; k++) {
@@ -672,6 +699,10 @@ static bool check_overwrite(checking_t *c, bool *taken, const heft__fold_overwri
         if (got->was_constant != ref_is_constant(&c->run, x->earlier)) {
             FAIL("overwrite of buffer %u element %lld: was_constant %d", got->buffer, (long long)e,
                  got->was_constant);
+        }
+        if (got->earlier != NULL && ref_eval_piece(&c->run, got->earlier, index) != x->earlier) {
+            FAIL("overwrite of buffer %u element %lld: the earlier value kept is another one",
+                 got->buffer, (long long)e);
         }
         seen.n++;
         seen.n_same += x->earlier == x->later;

@@ -428,6 +428,55 @@ static void different_sources_for_one_element_are_remembered(void **state)
     tb_fini(&tb);
 }
 
+static void a_lost_value_is_kept_as_a_piece(void **state)
+{
+    (void)state;
+    tape_builder_t tb;
+    tb_init(&tb);
+    uint32_t x = tb_source(&tb, "x", BF16, TB_SHAPE(4, 2));
+    uint32_t y = tb_source(&tb, "y", BF16, TB_SHAPE(2, 2));
+    uint32_t t = tb_temp(&tb, BF16, TB_SHAPE(2, 4));
+    uint32_t p = tb_param(&tb, "p", BF16, TB_SHAPE(2, 4));
+    /* p = x^T, through a temporary; then the middle columns again, from y */
+    tb_copy(&tb, tb_all(&tb, t), tb_swap(tb_all(&tb, x), 0, 1));
+    tb_copy(&tb, tb_all(&tb, p), tb_all(&tb, t));
+    tb_copy(&tb, tb_narrow(tb_all(&tb, p), 1, 1, 2), tb_all(&tb, y));
+    tb_fold(&tb);
+    assert_int_equal(tb.fold->n_overwrites, 1);
+    const heft__fold_piece_t *earlier = tb.fold->overwrites[0].earlier;
+    assert_non_null(earlier);
+    assert_int_equal(earlier->buffer, p);
+    assert_int_equal(earlier->write, 1);
+    assert_int_equal(earlier->dst_offset, 1);
+    assert_int_equal(earlier->rank, 2);
+    assert_int_equal(earlier->dst_stride[0], 4);
+    assert_int_equal(earlier->dst_stride[1], 1);
+    assert_int_equal(earlier->n_srcs, 1);
+    assert_int_equal(earlier->n_ops, 0);
+    assert_int_equal(earlier->srcs[0].buffer, x);
+    assert_int_equal(earlier->srcs[0].offset, 2);
+    assert_int_equal(earlier->srcs[0].stride[0], 1);
+    assert_int_equal(earlier->srcs[0].stride[1], 2);
+    tb_fini(&tb);
+}
+
+static void what_is_not_lost_is_not_kept(void **state)
+{
+    (void)state;
+    tape_builder_t tb;
+    tb_init(&tb);
+    uint32_t x = tb_source(&tb, "x", F32, TB_SHAPE(4));
+    uint32_t p = tb_param(&tb, "p", F32, TB_SHAPE(4));
+    tb_fill(&tb, tb_all(&tb, p), 0);
+    tb_copy(&tb, tb_all(&tb, p), tb_all(&tb, x));
+    tb_copy(&tb, tb_all(&tb, p), tb_all(&tb, x));
+    tb_fold(&tb);
+    assert_int_equal(tb.fold->n_overwrites, 2);
+    assert_null(tb.fold->overwrites[0].earlier);
+    assert_null(tb.fold->overwrites[1].earlier);
+    tb_fini(&tb);
+}
+
 static void the_same_value_twice_is_known_as_such(void **state)
 {
     (void)state;
@@ -616,6 +665,8 @@ int main(void)
         cmocka_unit_test(later_wins_and_fills_show_through),
         cmocka_unit_test(a_fill_at_the_end_leaves_only_constants),
         cmocka_unit_test(different_sources_for_one_element_are_remembered),
+        cmocka_unit_test(a_lost_value_is_kept_as_a_piece),
+        cmocka_unit_test(what_is_not_lost_is_not_kept),
         cmocka_unit_test(the_same_value_twice_is_known_as_such),
         cmocka_unit_test(overwrites_inside_temporaries_are_nobodys_business),
         cmocka_unit_test(reading_what_nothing_wrote_names_write_buffer_and_index),
