@@ -123,9 +123,10 @@ typedef struct heft_plan_opts {
  *
  * Exceptions are matched by whole-token pattern. untouched, derived and frozen excuse a parameter
  * that nothing writes, never one that is written in part; unused excuses source elements; equal
- * excuses a parameter whose earlier value was replaced by another one; elsewhere excuses source
+ * excuses a parameter whose earlier value was replaced by another one, and keeps the earlier one as
+ * a check (heft_plan_get_checks), which an operation cannot be part of; elsewhere excuses source
  * elements in the plan of one rank, and in a plan of several states that one of them uses the
- * tensor. One that matches nothing, or has nothing to excuse, is an error.
+ * tensor. One that matches nothing, or has nothing to excuse, is an error, but for an optional one.
  *
  * Threads: any. Blocks: no. HEFT_ERR_SHAPE: tapes disagree on a source. HEFT_ERR_LIMIT: too many
  * pieces; the parameter is named. HEFT_ERR_ARGUMENT: options, or a tape that reads what nothing
@@ -163,13 +164,13 @@ typedef struct heft_plan_info {
     uint64_t n_pieces;
     int64_t n_bytes;          /* bytes written to parameters, constants excluded */
     int64_t n_constant_bytes; /* bytes of constants */
-    const char *digest;       /* 64 hex digits, over sources, parameters, pieces and groups */
+    const char *digest;       /* 64 hex digits, over sources, parameters, pieces, checks, groups */
 } heft_plan_info_t;
 
 HEFT_API void heft_plan_query(const heft_plan_t *plan, heft_plan_info_t *info_out);
 /**
- * 64 hex digits over one rank alone: its parameters and pieces, sources by name. Equal for that
- * rank in every plan made from equal tapes, whichever other ranks the plan has. NULL for a bad
+ * 64 hex digits over one rank alone: its parameters, pieces and checks, sources by name. Equal for
+ * that rank in every plan made from equal tapes, whichever other ranks the plan has. NULL for a bad
  * index.
  */
 HEFT_API const char *heft_plan_get_rank_digest(const heft_plan_t *plan, uint32_t rank_index);
@@ -188,6 +189,19 @@ HEFT_API const heft_piece_t *heft_plan_get_pieces(const heft_plan_t *plan, uint3
                                                   uint64_t *n_out);
 /** The pieces of one parameter. */
 HEFT_API const heft_piece_t *heft_plan_get_param_pieces(const heft_plan_t *plan,
+                                                        uint32_t rank_index, uint32_t param,
+                                                        uint64_t *n_out);
+/**
+ * The checks of a rank, in the order of pieces; borrowed. A check is a piece that writes nothing:
+ * what elements of a parameter would be if a later write had not replaced them. Parameters that an
+ * exception `equal` excuses have some; in every run each must agree with what the parameter then
+ * holds. Their sources count as used and tie groups; n_pieces and sizes do not count them. A check
+ * has at least one source and none that is opaque.
+ */
+HEFT_API const heft_piece_t *heft_plan_get_checks(const heft_plan_t *plan, uint32_t rank_index,
+                                                  uint64_t *n_out);
+/** The checks of one parameter. */
+HEFT_API const heft_piece_t *heft_plan_get_param_checks(const heft_plan_t *plan,
                                                         uint32_t rank_index, uint32_t param,
                                                         uint64_t *n_out);
 
@@ -231,7 +245,7 @@ HEFT_API uint32_t heft_plan_get_param_group(const heft_plan_t *plan, uint32_t ra
 /** The opaque operations of a rank, in the order in which they run; borrowed. */
 HEFT_API const heft_opaque_t *heft_plan_get_opaques(const heft_plan_t *plan, uint32_t rank_index,
                                                     uint32_t *n_out);
-/** Where the rule that made a piece stands ("recipe:line"), or "". */
+/** Where the rule that made a piece or a check stands ("recipe:line"), or "". */
 HEFT_API const char *heft_plan_get_piece_note(const heft_plan_t *plan, const heft_piece_t *piece);
 
 #ifdef __cplusplus

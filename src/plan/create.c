@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Making a plan: sources, ranks one by one (fold, copy, judge the overwrites, drop the fold),
- * readers, groups, proof, digests. The plan is handed out only when the proof has no errors; the
- * report always is, once the proof has run.
+ * Making a plan: sources, ranks one by one (fold, copy, judge the overwrites, keep checks, drop the
+ * fold), readers, groups, proof, digests. The plan is handed out only when the proof has no errors;
+ * the report always is, once the proof has run.
  */
 #include "plan/plan.h"
 
@@ -110,6 +110,10 @@ static heft_status_t add_rank(maker_t *m, uint32_t r, const heft_tape_t *tape, h
         return status;
     }
     status = heft__proof_add_overwrites(&m->proof, r, tape, fold, buffers, err);
+    if (status == HEFT_OK && m->proof.n_checks > 0) {
+        status = heft__plan_add_checks(&m->builder, r, tape, fold, m->proof.checks,
+                                       m->proof.n_checks, err);
+    }
     heft__fold_destroy(fold);
     return status;
 }

@@ -2,7 +2,7 @@
 /*
  * Exceptions: what may stay uncovered or unused, with a reason. Each must excuse something: one
  * that matches nothing, or hides nothing, is an error, so that no stale line lies in wait for the
- * next missing name.
+ * next missing name. Only one that says that it is optional may be idle.
  */
 #include "plan/plan.h"
 
@@ -73,14 +73,6 @@ static heft_status_t report_excused(heft__proof_t *proof, const heft__excuse_t *
                            err);
 }
 
-/* A recipe's `ignore` keeps what it matches off the tape, and is checked against the source there.
- */
-static bool is_left_out(const heft_exception_t *exception)
-{
-    return exception->kind == HEFT_EXCEPTION_UNUSED && exception->where != NULL &&
-           exception->where[0] != '\0';
-}
-
 static heft_status_t report_stale(heft__proof_t *proof, const heft__excuse_t *excuse,
                                   heft_error_t *err)
 {
@@ -88,12 +80,6 @@ static heft_status_t report_stale(heft__proof_t *proof, const heft__excuse_t *ex
     const kind_row_t *row = &rows[exception->kind];
     heft__text_t *text = &proof->text;
     bool is_error = true;
-    if (excuse->n_matched == 0 && is_left_out(exception)) {
-        heft__text_printf(text, " because \"%s\": left out when the tape was made",
-                          exception->reason);
-        const heft_tensor_info_t named = { .name = exception->pattern };
-        return heft__proof_add(proof, HEFT_FINDING_EXCEPTION, false, -1, &named, 0, NULL, err);
-    }
     if (excuse->n_matched == 0) {
         /* a parameter may belong to a rank that is not here */
         is_error = proof->opts->partial == 0 || strcmp(row->thing, "parameter") != 0;
@@ -115,8 +101,11 @@ heft_status_t heft__excuses_report(heft__proof_t *proof, heft_error_t *err)
         const heft__excuse_t *excuse = &proof->excuses[i];
         heft__text_reset(&proof->text);
         put_exception(&proof->text, excuse->exception);
-        status = excuse->n_excused > 0 ? report_excused(proof, excuse, err)
-                                       : report_stale(proof, excuse, err);
+        if (excuse->n_excused > 0) {
+            status = report_excused(proof, excuse, err);
+        } else if (excuse->exception->is_optional == 0) {
+            status = report_stale(proof, excuse, err);
+        }
     }
     return status;
 }

@@ -196,6 +196,9 @@ static void count_groups(grouper_t *g)
         for (uint64_t i = 0; i < rank->n_pieces; i++) {
             add_piece_to_group(plan, rank, &rank->pieces[i]);
         }
+        for (uint64_t i = 0; i < rank->n_checks; i++) {
+            rank->checks[i].group = plan->group_of[rank->first_slot + rank->checks[i].param];
+        }
         add_operations_to_groups(g, rank);
     }
     for (uint32_t node = 0; node < plan->n_slots + plan->n_opaques; node++) {

@@ -3,6 +3,8 @@
  * Overwrites: elements whose earlier value, read from a source, was written again. As in a loader
  * the later write wins, but nobody asked for the earlier one to be dropped, and the same value
  * twice is a rule too many. Zeroing first and updating in place are how a value comes about.
+ *
+ * What an exception `equal` excuses is not forgotten: the earlier value becomes a check.
  */
 #include "plan/plan.h"
 
@@ -20,10 +22,15 @@ static int compare_buffers(const void *x, const void *y, void *arg)
     uint32_t j = *(const uint32_t *)y;
     uint32_t a = overwrites[i].buffer;
     uint32_t b = overwrites[j].buffer;
-    return a != b ? (a < b ? -1 : 1) : (i < j ? -1 : i > j);
+    if (a != b) {
+        return a < b ? -1 : 1;
+    }
+    int64_t first = overwrites[i].region.offset;
+    int64_t second = overwrites[j].region.offset;
+    return first != second ? (first < second ? -1 : 1) : (i < j ? -1 : i > j);
 }
 
-/* Those that lose something, by buffer; *n_out of them, owned by the caller. */
+/* Those that lose something, by buffer and offset; *n_out of them, owned by the caller. */
 static heft_status_t sort_losing(const heft__fold_t *fold, uint32_t **order_out, size_t *n_out,
                                  heft_error_t *err)
 {
@@ -70,6 +77,8 @@ static const char *note_of(const heft_tape_t *tape, uint32_t write)
 typedef struct overwritten {
     const heft_tape_t *tape;
     const heft__fold_t *fold;
+    uint32_t buffer; /* its id in the tape */
+    uint32_t param;
     int32_t rank;
     const heft_tensor_info_t *info;
     const uint32_t *order;
@@ -101,6 +110,60 @@ static heft_status_t report_param(heft__proof_t *proof, const overwritten_t *o, 
                            err);
 }
 
+static bool reads_operation(const heft__fold_piece_t *piece)
+{
+    for (uint32_t s = 0; s < piece->n_srcs; s++) {
+        if (piece->srcs[s].opaque_write != HEFT__NO_WRITE) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether an operation makes one of the values that would have to be compared. */
+static bool has_operation(const overwritten_t *o)
+{
+    uint64_t n_pieces;
+    const heft__fold_piece_t *pieces = heft__fold_get_pieces(o->fold, o->buffer, &n_pieces);
+    for (uint64_t i = 0; i < n_pieces; i++) {
+        if (reads_operation(&pieces[i])) {
+            return true;
+        }
+    }
+    for (size_t i = 0; i < o->n; i++) {
+        const heft__fold_piece_t *earlier = o->fold->overwrites[o->order[i]].earlier;
+        if (earlier != NULL && reads_operation(earlier)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Checks for what is excused; the same value twice needs none. */
+static heft_status_t add_checks(heft__proof_t *proof, const overwritten_t *o, int64_t n_elems,
+                                heft_error_t *err)
+{
+    if (has_operation(o)) {
+        heft__text_reset(&proof->text);
+        heft__text_printf(&proof->text,
+                          "parameter \"%s\" rank %d: %lld of %lld elements written twice, and an "
+                          "exception \"equal\" cannot compare what an operation writes",
+                          o->info->name, (int)o->rank, (long long)n_elems,
+                          (long long)o->info->n_elems);
+        return heft__proof_add(proof, HEFT_FINDING_OVERWRITTEN, true, o->rank, o->info, n_elems,
+                               NULL, err);
+    }
+    heft_status_t status =
+        HEFT__GROW(proof->checks, proof->cap_checks, proof->n_checks + o->n, err);
+    for (size_t i = 0; i < o->n && status == HEFT_OK; i++) {
+        if (o->fold->overwrites[o->order[i]].earlier != NULL) {
+            proof->checks[proof->n_checks++] =
+                (heft__check_ref_t){ .param = o->param, .overwrite = o->order[i] };
+        }
+    }
+    return status;
+}
+
 static heft_status_t judge_param(heft__proof_t *proof, const overwritten_t *o, heft_error_t *err)
 {
     heft__cover_count_t count = { 0 };
@@ -117,7 +180,11 @@ static heft_status_t judge_param(heft__proof_t *proof, const overwritten_t *o, h
     }
     bool excused =
         heft__excuses_apply(proof, 1u << HEFT_EXCEPTION_EQUAL, o->info->name, count.n_covered, -1);
-    return o->n == 0 || excused ? HEFT_OK : report_param(proof, o, count.n_covered, err);
+    if (o->n == 0) {
+        return HEFT_OK;
+    }
+    return excused ? add_checks(proof, o, count.n_covered, err)
+                   : report_param(proof, o, count.n_covered, err);
 }
 
 heft_status_t heft__proof_add_overwrites(heft__proof_t *proof, uint32_t rank_index,
@@ -127,6 +194,7 @@ heft_status_t heft__proof_add_overwrites(heft__proof_t *proof, uint32_t rank_ind
     const heft__plan_rank_t *rank = &proof->plan->ranks[rank_index];
     uint32_t *order = NULL;
     size_t n = 0;
+    proof->n_checks = 0;
     heft_status_t status = sort_losing(fold, &order, &n, err);
     if (status != HEFT_OK) {
         return status;
@@ -134,6 +202,8 @@ heft_status_t heft__proof_add_overwrites(heft__proof_t *proof, uint32_t rank_ind
     for (uint32_t p = 0; p < rank->n_params && status == HEFT_OK; p++) {
         overwritten_t o = { .tape = tape,
                             .fold = fold,
+                            .buffer = buffers[p],
+                            .param = p,
                             .rank = heft__proof_rank(proof, rank_index),
                             .info = &rank->params[p] };
         size_t low = 0;

@@ -420,3 +420,68 @@ heft_status_t heft__plan_add_rank(heft__plan_builder_t *builder, uint32_t rank_i
     *buffers_out = buffers;
     return HEFT_OK;
 }
+
+/* ---- checks ---- */
+
+static heft_status_t make_check_room(adder_t *a, const heft__check_ref_t *refs, size_t n)
+{
+    heft__plan_rank_t *rank = a->rank;
+    heft__arena_t *arena = &a->plan->arena;
+    size_t n_srcs = 0;
+    for (size_t i = 0; i < n; i++) {
+        n_srcs += a->fold->overwrites[refs[i].overwrite].earlier->n_srcs;
+    }
+    rank->checks = heft__arena_calloc(arena, n, sizeof *rank->checks);
+    rank->check_notes = heft__arena_calloc(arena, n, sizeof *rank->check_notes);
+    rank->first_check =
+        heft__arena_calloc(arena, (size_t)rank->n_params + 1, sizeof *rank->first_check);
+    a->srcs = heft__arena_calloc(arena, n_srcs, sizeof *a->srcs);
+    return rank->checks != NULL && rank->check_notes != NULL && rank->first_check != NULL &&
+                   a->srcs != NULL
+               ? HEFT_OK
+               : nomem(a, n * sizeof *rank->checks);
+}
+
+static heft_status_t copy_checks(adder_t *a, const heft__check_ref_t *refs, size_t n)
+{
+    heft__plan_rank_t *rank = a->rank;
+    for (size_t i = 0; i < n; i++) {
+        const heft__fold_piece_t *from = a->fold->overwrites[refs[i].overwrite].earlier;
+        heft_status_t status = copy_piece(a, from, refs[i].param, &rank->checks[i]);
+        if (status != HEFT_OK) {
+            return status;
+        }
+        rank->check_notes[i] = keep_note(a, a->tape->writes[from->write].note);
+        if (rank->check_notes[i] == NULL) {
+            return nomem(a, 1);
+        }
+        rank->first_check[refs[i].param + 1]++;
+    }
+    for (uint32_t p = 0; p < rank->n_params; p++) {
+        rank->first_check[p + 1] += rank->first_check[p];
+    }
+    rank->n_checks = n;
+    return HEFT_OK;
+}
+
+heft_status_t heft__plan_add_checks(heft__plan_builder_t *builder, uint32_t rank_index,
+                                    const heft_tape_t *tape, const heft__fold_t *fold,
+                                    const heft__check_ref_t *refs, size_t n, heft_error_t *err)
+{
+    adder_t a = { .builder = builder,
+                  .plan = builder->plan,
+                  .rank = &builder->plan->ranks[rank_index],
+                  .tape = tape,
+                  .fold = fold,
+                  .err = err };
+    heft_status_t status = map_buffers(&a);
+    if (status == HEFT_OK) {
+        status = make_check_room(&a, refs, n);
+    }
+    if (status == HEFT_OK) {
+        status = copy_checks(&a, refs, n);
+    }
+    heft__free(a.source_of);
+    heft__free(a.work_of);
+    return status;
+}

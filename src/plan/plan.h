@@ -24,6 +24,10 @@ typedef struct heft__plan_rank {
     const char **notes;   /* of each piece; never NULL */
     uint64_t n_pieces;
     uint64_t *first_piece; /* n_params + 1 */
+    heft_piece_t *checks;  /* by (param, dst_offset) */
+    const char **check_notes;
+    uint64_t n_checks;
+    uint64_t *first_check; /* n_params + 1; NULL without checks */
     heft_opaque_t *opaques;
     heft_piece_t *input_pieces; /* of all inputs of all operations */
     uint64_t n_input_pieces;
@@ -131,10 +135,21 @@ heft_status_t heft__plan_add_rank(heft__plan_builder_t *builder, uint32_t rank_i
                                   const heft_tape_t *tape, heft__fold_t **fold_out,
                                   const uint32_t **buffers_out, heft_error_t *err);
 
+/* An overwrite of the fold that an exception `equal` excuses. */
+typedef struct heft__check_ref {
+    uint32_t param;
+    uint32_t overwrite; /* its earlier piece is there */
+} heft__check_ref_t;
+
+/* Keep the earlier pieces of n overwrites, by parameter, as checks of the rank. */
+heft_status_t heft__plan_add_checks(heft__plan_builder_t *builder, uint32_t rank_index,
+                                    const heft_tape_t *tape, const heft__fold_t *fold,
+                                    const heft__check_ref_t *refs, size_t n, heft_error_t *err);
+
 /* ---- readers.c: who reads which elements of each source ---- */
 
 typedef enum heft__reader_kind {
-    HEFT__READER_PIECE = 0, /* a parameter's piece: counts as use, and ties */
+    HEFT__READER_PIECE = 0, /* a parameter's piece or check: counts as use, and ties */
     HEFT__READER_INPUT = 1, /* an input of an operation: counts as use */
     HEFT__READER_WHOLE = 2  /* an operation: ties everything that reads the tensor */
 } heft__reader_kind_t;
@@ -187,9 +202,12 @@ typedef struct heft__proof {
     heft__excuse_t *excuses; /* one for each exception */
     heft__claim_t *claims;   /* scratch */
     size_t cap_claims;
-    int64_t *uncovered; /* by slot */
-    uint8_t *excused;   /* by slot: an exception matches it */
-    int64_t *unused;    /* by source */
+    int64_t *uncovered;        /* by slot */
+    uint8_t *excused;          /* by slot: an exception matches it */
+    int64_t *unused;           /* by source */
+    heft__check_ref_t *checks; /* of the rank judged last */
+    size_t n_checks;
+    size_t cap_checks;
     int64_t n_expected; /* bytes of the parameters that something must write */
     heft__text_t text;  /* scratch */
 } heft__proof_t;
@@ -201,7 +219,7 @@ void heft__proof_fini(heft__proof_t *proof);
 /* Room for the results, and the readers of every source: all ranks are in the plan. */
 heft_status_t heft__proof_load(heft__proof_t *proof, heft_error_t *err);
 
-/* Judge what fold saw overwritten in one rank. */
+/* Judge what fold saw overwritten in one rank; proof->checks is what must be checked in runs. */
 heft_status_t heft__proof_add_overwrites(heft__proof_t *proof, uint32_t rank_index,
                                          const heft_tape_t *tape, const heft__fold_t *fold,
                                          const uint32_t *buffers, heft_error_t *err);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Digests of a plan. A rank's digest covers what that rank does and nothing else: the source
- * tensors it reads (by name, dtype, shape), its parameters, pieces and operations; so it is the
- * same in every plan that holds the rank. The plan's digest covers all sources, the rank digests,
- * and the groups.
+ * tensors it reads (by name, dtype, shape), its parameters, pieces, operations and checks; so it is
+ * the same in every plan that holds the rank. The plan's digest covers all sources, the rank
+ * digests, and the groups.
  *
  * Numbers are written as LEB128 (signed ones zigzag first), texts and lists after their length, so
  * different plans never make the same bytes. A source is hashed once and stands in the others by
@@ -182,6 +182,7 @@ static void mark_sources(const heft_plan_t *plan, const heft__plan_rank_t *rank,
 {
     memset(number_of, 0, plan->n_sources * sizeof *number_of);
     mark_pieces(rank->pieces, rank->n_pieces, number_of);
+    mark_pieces(rank->checks, rank->n_checks, number_of);
     mark_pieces(rank->input_pieces, rank->n_input_pieces, number_of);
     for (uint32_t k = 0; k < rank->n_opaques; k++) {
         for (uint32_t i = 0; i < rank->opaques[k].n_sources; i++) {
@@ -229,6 +230,9 @@ static void digest_rank(digester_t *d, heft__plan_rank_t *rank)
     put_u64(sink, rank->n_opaques);
     for (uint32_t k = 0; k < rank->n_opaques; k++) {
         put_opaque(sink, &rank->opaques[k], d->number_of);
+    }
+    if (rank->n_checks > 0) {
+        put_pieces(sink, rank->checks, rank->n_checks, d->number_of);
     }
     finish(sink, digest);
     heft__hex(digest, sizeof digest, rank->digest);

@@ -362,6 +362,7 @@ void heft__proof_fini(heft__proof_t *proof)
     heft__readers_destroy(proof->readers);
     heft__free(proof->excuses);
     heft__free(proof->claims);
+    heft__free(proof->checks);
     heft__free(proof->uncovered);
     heft__free(proof->excused);
     heft__free(proof->unused);

@@ -75,6 +75,26 @@ const heft_piece_t *heft_plan_get_param_pieces(const heft_plan_t *plan, uint32_t
     return rank->pieces + rank->first_piece[param];
 }
 
+const heft_piece_t *heft_plan_get_checks(const heft_plan_t *plan, uint32_t rank_index,
+                                         uint64_t *n_out)
+{
+    const heft__plan_rank_t *rank = get_rank(plan, rank_index);
+    *n_out = rank != NULL ? rank->n_checks : 0;
+    return *n_out > 0 ? rank->checks : NULL;
+}
+
+const heft_piece_t *heft_plan_get_param_checks(const heft_plan_t *plan, uint32_t rank_index,
+                                               uint32_t param, uint64_t *n_out)
+{
+    const heft__plan_rank_t *rank = get_rank(plan, rank_index);
+    *n_out = 0;
+    if (rank == NULL || param >= rank->n_params || rank->n_checks == 0) {
+        return NULL;
+    }
+    *n_out = rank->first_check[param + 1] - rank->first_check[param];
+    return rank->checks + rank->first_check[param];
+}
+
 heft_status_t heft_plan_query_group(const heft_plan_t *plan, uint32_t group,
                                     heft_group_info_t *info_out, heft_error_t *err)
 {
@@ -123,6 +143,9 @@ const char *heft_plan_get_piece_note(const heft_plan_t *plan, const heft_piece_t
         const heft__plan_rank_t *rank = &plan->ranks[r];
         if (piece >= rank->pieces && piece < rank->pieces + rank->n_pieces) {
             return rank->notes[piece - rank->pieces];
+        }
+        if (piece >= rank->checks && piece < rank->checks + rank->n_checks) {
+            return rank->check_notes[piece - rank->checks];
         }
     }
     return ""; /* of an operation's input, or of no plan of ours */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who reads which elements of each source: the pieces of parameters, and operations. An operation
- * uses what its inputs read, but ties everything that reads one of its source tensors, since it is
- * delivered those as wholes.
+ * Who reads which elements of each source: the pieces and checks of parameters, and operations. An
+ * operation uses what its inputs read, but ties everything that reads one of its source tensors,
+ * since it is delivered those as wholes.
  */
 #include "plan/plan.h"
 
@@ -97,6 +97,10 @@ static void put_all(filler_t *f)
         const heft__plan_rank_t *rank = &plan->ranks[r];
         for (uint64_t i = 0; i < rank->n_pieces; i++) {
             put_piece(f, &rank->pieces[i], rank->first_slot + rank->pieces[i].param,
+                      HEFT__READER_PIECE);
+        }
+        for (uint64_t i = 0; i < rank->n_checks; i++) {
+            put_piece(f, &rank->checks[i], rank->first_slot + rank->checks[i].param,
                       HEFT__READER_PIECE);
         }
         for (uint32_t k = 0; k < rank->n_opaques; k++) {
