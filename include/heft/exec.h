@@ -58,7 +58,9 @@ HEFT_API void heft_exec_destroy(heft_exec_t *exec);
  * where the targets' ranks read nothing). Digests are computed from the source side while copying;
  * elements that no piece writes count as zeros. Blocks. Allocates nothing. HEFT_ERR_ARGUMENT names
  * a source that is NULL. HEFT_ERR_CANCELED leaves the parameters half written, digests as they
- * were.
+ * were. HEFT_ERR_MISMATCH: a check of the plan (heft_plan_get_checks) does not agree with what was
+ * written; the first such parameter, index, both sources and both values are named, and digests are
+ * as they were.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_exec_run(heft_exec_t *exec, const void *const *sources,
                                                      heft_error_t *err);
@@ -89,7 +91,8 @@ typedef struct heft_convert_opts {
  * HEFT_ERR_EXISTS: a rank's folder is not empty, or dir holds a checkpoint. HEFT_ERR_NAME,
  * HEFT_ERR_SHAPE: the source lacks a tensor of the plan, or holds one that the plan does not know,
  * or another one of that name. HEFT_ERR_UNSUPPORTED names a parameter that only the engine's loader
- * can write. HEFT_ERR_IO, HEFT_ERR_NOSPACE, HEFT_ERR_CANCELED.
+ * can write. HEFT_ERR_MISMATCH: a check of the plan, as in heft_exec_run. HEFT_ERR_IO,
+ * HEFT_ERR_NOSPACE, HEFT_ERR_CANCELED.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_convert(const heft_plan_t *plan,
                                                     const heft_checkpoint_t *source,
@@ -99,8 +102,9 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_convert(const heft_plan_t *plan,
 
 /**
  * Run a plan of copies backwards: from the checkpoints of all its ranks to the source checkpoint.
- * Elements that the plan repeats are read from the first copy, and the others must agree; padding
- * must hold the plan's constants. HEFT_ERR_UNSUPPORTED names the parameter whose pieces are no
+ * Elements that the plan repeats are read from the first copy, and the others must agree; checks
+ * give their source elements the parameter's values as pieces do; padding must hold the plan's
+ * constants. HEFT_ERR_UNSUPPORTED names the parameter whose pieces are no
  * copies; HEFT_ERR_PROOF names a source element that the plan does not use; HEFT_ERR_MISMATCH names
  * the first copy that disagrees.
  */
@@ -127,8 +131,9 @@ typedef struct heft_mismatch {
 
 /**
  * Compare a destination checkpoint with what the plan makes of the source, element by element, bit
- * for bit. HEFT_ERR_MISMATCH with *mismatch_out filled for the first difference (parameter order);
- * HEFT_OK fills the counts.
+ * for bit. A parameter that agrees is compared with the plan's checks of it as well, up to the
+ * first that differs. HEFT_ERR_MISMATCH with *mismatch_out filled for the first difference
+ * (parameter order); HEFT_OK fills the counts.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_verify(const heft_plan_t *plan, uint32_t rank_index,
                                                    const heft_checkpoint_t *source,

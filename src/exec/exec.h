@@ -91,15 +91,37 @@ heft_status_t heft__exec_build(const heft_plan_t *plan, const heft_exec_target_t
                                uint32_t n_targets, const heft_plan_member_t *members,
                                uint64_t n_members, heft__pool_t *pool, heft__progress_t *progress,
                                heft_exec_t **exec_out, heft_error_t *err);
+/* These pieces of one parameter of the target's rank, and no checks. */
+heft_status_t heft__exec_build_pieces(const heft_plan_t *plan, const heft_exec_target_t *target,
+                                      uint32_t param, const heft_piece_t *pieces, uint64_t n_pieces,
+                                      heft__pool_t *pool, heft__progress_t *progress,
+                                      heft_exec_t **exec_out, heft_error_t *err);
 /* Destination bytes of one run, constants included. */
 int64_t heft__exec_get_n_bytes(const heft_exec_t *exec);
+
+/* ---- checks of the plan against a written destination ---- */
+
+typedef struct heft__checks heft__checks_t; /* confined */
+
+heft_status_t heft__checks_create(const heft_plan_t *plan, uint32_t n_threads,
+                                  heft__checks_t **checks_out, heft_error_t *err);
+void heft__checks_destroy(heft__checks_t *checks);
+/* The checks of one parameter, whose memory is data. */
+heft_status_t heft__checks_add(heft__checks_t *checks, uint32_t rank_index, uint32_t param,
+                               const void *data, heft_error_t *err);
+/* Sources for the next run; HEFT_ERR_ARGUMENT names one that is NULL. checks may be NULL. */
+heft_status_t heft__checks_bind(heft__checks_t *checks, const void *const *sources,
+                                heft_error_t *err);
+/* HEFT_ERR_MISMATCH names the first disagreement, in the order of adding. Allocates nothing. checks
+ * may be NULL; pool has at most the threads of create. */
+heft_status_t heft__checks_run(heft__checks_t *checks, heft__pool_t *pool, heft_error_t *err);
 
 /* ---- plan and checkpoint, matched by name ---- */
 
 #define HEFT__NO_TENSOR UINT32_MAX
 
-/* index_out[s]: the tensor of source s in the checkpoint, for each source that a piece of ranks
- * [first, first + n) reads, else HEFT__NO_TENSOR. A tensor that is no source of the plan
+/* index_out[s]: the tensor of source s in the checkpoint, for each source that a piece or check of
+ * ranks [first, first + n) reads, else HEFT__NO_TENSOR. A tensor that is no source of the plan
  * is an error. HEFT_ERR_NAME, HEFT_ERR_SHAPE. */
 heft_status_t heft__match_sources(const heft_plan_t *plan, uint32_t first_rank_index,
                                   uint32_t n_ranks, const heft_checkpoint_t *checkpoint,
@@ -130,6 +152,10 @@ uint64_t heft__load_bits(const void *data, int64_t index, uint32_t elem_bytes);
 #define HEFT__INDEX_TEXT_BYTES 280
 void heft__index_unravel(int64_t flat, const heft_shape_t *shape, int64_t *index_out);
 void heft__index_text(int64_t flat, const heft_shape_t *shape, char text[HEFT__INDEX_TEXT_BYTES]);
+
+/* The piece that writes element `flat` of its parameter, and the index within it; NULL: none. */
+const heft_piece_t *heft__piece_find(const heft_piece_t *pieces, uint64_t n, int64_t flat,
+                                     int64_t index_out[HEFT_MAX_DIMS]);
 
 /* Whether views a and b (strides in elements, 0 repeats) hold the same bits; else *index_out is the
  * first index where they do not, in row-major order. a and b point to index 0. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Element-wise comparison, bit for bit: blocks that memcmp finds equal cost one pass; only the
- * others are counted element by element.
+ * others are counted element by element. And which piece writes an element.
  */
 #include "exec/exec.h"
 
@@ -112,6 +112,76 @@ bool heft__views_agree(const void *a, const int64_t *a_stride, const void *b,
         x += a_stride[k] * eb;
         y += b_stride[k] * eb;
     }
+}
+
+/* ---- the place of an element ---- */
+
+typedef struct locate {
+    const heft_piece_t *piece;
+    int64_t index[HEFT_MAX_DIMS];
+} locate_t;
+
+/* Largest and smallest offset that dimensions k and up can add. */
+static void reach(const heft_piece_t *piece, int k, int64_t *low_out, int64_t *high_out)
+{
+    int64_t low = 0;
+    int64_t high = 0;
+    for (; k < piece->rank; k++) {
+        int64_t span = (piece->extent[k] - 1) * piece->dst_stride[k];
+        low += span < 0 ? span : 0;
+        high += span > 0 ? span : 0;
+    }
+    *low_out = low;
+    *high_out = high;
+}
+
+/* The index of the piece that writes destination element `rest` (relative to its offset). A
+ * destination view is injective, so there is at most one; whatever the strides, each dimension
+ * tries only those steps that the ones after it can complete. */
+static bool locate(locate_t *found, int k, int64_t rest)
+{
+    const heft_piece_t *piece = found->piece;
+    int64_t low;
+    int64_t high;
+    reach(piece, k, &low, &high);
+    if (rest < low || rest > high) {
+        return false;
+    }
+    if (k == piece->rank) {
+        return rest == 0;
+    }
+    int64_t stride = piece->dst_stride[k];
+    reach(piece, k + 1, &low, &high);
+    /* rest - i * stride must lie in [low, high] */
+    int64_t first = 0;
+    int64_t last = piece->extent[k] - 1;
+    if (stride > 0) {
+        first = heft__max_i64(0, (rest - high + stride - 1) / stride);
+        last = heft__min_i64(last, (rest - low) / stride);
+    } else if (stride < 0) {
+        first = heft__max_i64(0, (low - rest - stride - 1) / -stride);
+        last = heft__min_i64(last, (high - rest) / -stride);
+    }
+    for (int64_t i = heft__max_i64(first, 0); i <= last; i++) {
+        found->index[k] = i;
+        if (locate(found, k + 1, rest - i * stride)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+const heft_piece_t *heft__piece_find(const heft_piece_t *pieces, uint64_t n, int64_t flat,
+                                     int64_t index_out[HEFT_MAX_DIMS])
+{
+    for (uint64_t i = 0; i < n; i++) {
+        locate_t found = { .piece = &pieces[i] };
+        if (heft__piece_count(&pieces[i]) > 0 && locate(&found, 0, flat - pieces[i].dst_offset)) {
+            memcpy(index_out, found.index, sizeof found.index);
+            return &pieces[i];
+        }
+    }
+    return NULL;
 }
 
 void heft__index_unravel(int64_t flat, const heft_shape_t *shape, int64_t *index_out)

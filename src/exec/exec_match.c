@@ -158,17 +158,24 @@ static heft_status_t report_missing(const missing_t *missing, heft_error_t *err)
                            missing->what, missing->name);
 }
 
+static void mark_pieces(const heft_piece_t *pieces, uint64_t n, uint8_t *used)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        for (uint32_t s = 0; s < pieces[i].n_srcs; s++) {
+            used[pieces[i].srcs[s].source] = 1;
+        }
+    }
+}
+
 static void mark_used(const heft_plan_t *plan, uint32_t first_rank_index, uint32_t n_ranks,
                       uint8_t *used)
 {
     for (uint32_t r = first_rank_index; r < first_rank_index + n_ranks; r++) {
         uint64_t n = 0;
         const heft_piece_t *pieces = heft_plan_get_pieces(plan, r, &n);
-        for (uint64_t i = 0; i < n; i++) {
-            for (uint32_t s = 0; s < pieces[i].n_srcs; s++) {
-                used[pieces[i].srcs[s].source] = 1;
-            }
-        }
+        mark_pieces(pieces, n, used);
+        pieces = heft_plan_get_checks(plan, r, &n);
+        mark_pieces(pieces, n, used);
     }
 }
 

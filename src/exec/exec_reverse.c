@@ -4,10 +4,11 @@
  * checkpoint. Before anything is written it is settled that every piece is a copy, that padding
  * holds the plan's constants, and that every source element is held by some parameter.
  *
- * Then source by source, pieces in (rank, parameter, offset) order, with the set of elements
- * written so far: a piece that finds none of its elements written is one bulk copy with both sides
- * exchanged; one that finds all of them written is a repeat and compared; what is left (pieces that
- * overlap in part, views that read an element twice) goes element by element.
+ * Then source by source, pieces (and checks, which are copies of a second source into the same
+ * elements) in (rank, parameter, offset) order, with the set of elements written so far: a piece
+ * that finds none of its elements written is one bulk copy with both sides exchanged; one that
+ * finds all of them written is a repeat and compared; what is left (pieces that overlap in part,
+ * views that read an element twice) goes element by element.
  */
 #include "exec/exec.h"
 
@@ -32,7 +33,7 @@ typedef struct reversal {
     size_t *param_base;     /* of each rank in the two arrays below */
     uint32_t *param_tensor; /* in the rank's checkpoint */
     uint64_t *n_left;       /* pieces that have yet to be read */
-    link_t *links;          /* by source, then (rank, parameter, offset) */
+    link_t *links;          /* by source, then rank, piece or check, (parameter, offset) */
     size_t *first_link;     /* n_sources + 1 */
     heft__elems_t written;
 } reversal_t;
@@ -49,12 +50,17 @@ typedef struct target {
 typedef heft_status_t (*piece_fn_t)(reversal_t *r, uint32_t rank_index, const heft_piece_t *piece,
                                     heft_error_t *err);
 
+/* Pieces, then checks: backwards, a value that two sources share goes to both. */
 static heft_status_t for_each_piece(reversal_t *r, piece_fn_t fn, heft_error_t *err)
 {
     heft_status_t status = HEFT_OK;
     for (uint32_t k = 0; k < r->info.n_ranks; k++) {
         uint64_t n = 0;
         const heft_piece_t *pieces = heft_plan_get_pieces(r->plan, k, &n);
+        for (uint64_t i = 0; status == HEFT_OK && i < n; i++) {
+            status = fn(r, k, &pieces[i], err);
+        }
+        pieces = heft_plan_get_checks(r->plan, k, &n);
         for (uint64_t i = 0; status == HEFT_OK && i < n; i++) {
             status = fn(r, k, &pieces[i], err);
         }

@@ -9,6 +9,8 @@
  *
  * Constants have no source; each is a batch of its own, cut into ranges of its outermost dimension.
  *
+ * Checks of the plan come last, when all parameters are written (exec_check.c).
+ *
  * Digests: each thread collects a batch's contributions privately, then XORs them into one
  * accumulator per parameter of a rank; targets of one rank share it, for they hold the same bytes.
  */
@@ -48,6 +50,7 @@ typedef struct batch {
 
 struct heft_exec {
     heft__arena_t arena;
+    heft__checks_t *checks; /* NULL: none */
     heft__pool_t *pool;
     heft__pool_t *own_pool; /* NULL when borrowed */
     heft__progress_t *progress;
@@ -196,13 +199,11 @@ static heft_status_t add_bound(void *arg, const heft__bound_piece_t *bound, heft
     return status;
 }
 
-static heft_status_t add_param(heft_exec_t *exec, uint32_t rank_index, uint32_t param,
-                               heft_error_t *err)
+static heft_status_t add_pieces(heft_exec_t *exec, uint32_t rank_index, uint32_t param,
+                                const heft_piece_t *pieces, uint64_t n, heft_error_t *err)
 {
     param_t p = { .exec = exec, .rank_index = rank_index, .index = param };
     heft_status_t status = heft_plan_query_param(exec->plan, rank_index, param, &p.info, err);
-    uint64_t n = 0;
-    const heft_piece_t *pieces = heft_plan_get_param_pieces(exec->plan, rank_index, param, &n);
     for (uint64_t i = 0; status == HEFT_OK && i < n; i++) {
         if (!heft__piece_is_opaque(&pieces[i])) {
             status = heft__piece_bind(exec->plan, &pieces[i], p.info.dtype, &exec->arena, add_bound,
@@ -210,6 +211,38 @@ static heft_status_t add_param(heft_exec_t *exec, uint32_t rank_index, uint32_t 
         }
     }
     return status;
+}
+
+/* Targets of one rank hold the same bytes: checks look at the first. */
+static heft_status_t add_checks(heft_exec_t *exec, uint32_t rank_index, uint32_t param,
+                                heft_error_t *err)
+{
+    uint64_t n = 0;
+    (void)heft_plan_get_param_checks(exec->plan, rank_index, param, &n);
+    uint32_t t = 0;
+    while (t < exec->n_targets && exec->targets[t].rank_index != rank_index) {
+        t++;
+    }
+    if (n == 0 || t == exec->n_targets) {
+        return HEFT_OK;
+    }
+    heft_status_t status = HEFT_OK;
+    if (exec->checks == NULL) {
+        status = heft__checks_create(exec->plan, heft__pool_get_n_threads(exec->pool),
+                                     &exec->checks, err);
+    }
+    return status == HEFT_OK ? heft__checks_add(exec->checks, rank_index, param,
+                                                exec->targets[t].params[param], err)
+                             : status;
+}
+
+static heft_status_t add_param(heft_exec_t *exec, uint32_t rank_index, uint32_t param,
+                               heft_error_t *err)
+{
+    uint64_t n = 0;
+    const heft_piece_t *pieces = heft_plan_get_param_pieces(exec->plan, rank_index, param, &n);
+    heft_status_t status = add_pieces(exec, rank_index, param, pieces, n, err);
+    return status == HEFT_OK ? add_checks(exec, rank_index, param, err) : status;
 }
 
 /* Fills first, then by source and address. */
@@ -382,6 +415,30 @@ heft_status_t heft__exec_build(const heft_plan_t *plan, const heft_exec_target_t
     return HEFT_OK;
 }
 
+heft_status_t heft__exec_build_pieces(const heft_plan_t *plan, const heft_exec_target_t *target,
+                                      uint32_t param, const heft_piece_t *pieces, uint64_t n_pieces,
+                                      heft__pool_t *pool, heft__progress_t *progress,
+                                      heft_exec_t **exec_out, heft_error_t *err)
+{
+    heft_exec_t *exec = NULL;
+    heft_status_t status = begin_build(plan, target, 1, &exec, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    exec->pool = pool;
+    exec->progress = progress;
+    status = add_pieces(exec, target->rank_index, param, pieces, n_pieces, err);
+    if (status == HEFT_OK) {
+        status = finish_build(exec, err);
+    }
+    if (status != HEFT_OK) {
+        heft_exec_destroy(exec);
+        return status;
+    }
+    *exec_out = exec;
+    return HEFT_OK;
+}
+
 static bool has_target(const heft_exec_t *exec, uint32_t rank_index)
 {
     for (uint32_t t = 0; t < exec->n_targets; t++) {
@@ -448,6 +505,7 @@ void heft_exec_destroy(heft_exec_t *exec)
         return;
     }
     heft__pool_destroy(exec->own_pool);
+    heft__checks_destroy(exec->checks);
     heft__free(exec->entries);
     heft__free(exec->jobs);
     heft__free(exec->infos);
@@ -597,6 +655,9 @@ static void store_digests(const heft_exec_t *exec)
 heft_status_t heft_exec_run(heft_exec_t *exec, const void *const *sources, heft_error_t *err)
 {
     heft_status_t status = bind_sources(exec, sources, err);
+    if (status == HEFT_OK) {
+        status = heft__checks_bind(exec->checks, sources, err);
+    }
     if (status != HEFT_OK) {
         return status;
     }
@@ -612,10 +673,16 @@ heft_status_t heft_exec_run(heft_exec_t *exec, const void *const *sources, heft_
         exec->own_progress.reported = 0;
     }
     heft__pool_run(exec->pool, run_units, exec);
-    bool is_canceled = atomic_load_explicit(&exec->cancel, memory_order_relaxed) ||
-                       !heft__progress_report(exec->progress, exec->n_bytes);
+    bool is_canceled = atomic_load_explicit(&exec->cancel, memory_order_relaxed);
+    if (!is_canceled) {
+        status = heft__checks_run(exec->checks, exec->pool, err);
+        is_canceled = status == HEFT_OK && !heft__progress_report(exec->progress, exec->n_bytes);
+    }
     if (is_canceled) {
         return heft__error_set(err, HEFT_ERR_CANCELED, "canceled by the progress function");
+    }
+    if (status != HEFT_OK) {
+        return status;
     }
     store_digests(exec);
     return HEFT_OK;

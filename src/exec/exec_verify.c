@@ -4,7 +4,7 @@
  * scratch memory as large as the largest parameter, and compared with the file bit for bit.
  * Elements that no piece writes are copied from the file first, so that they never differ; they are
  * not counted as compared. The first difference is traced back to the piece and so to the source
- * element that should be there.
+ * element that should be there. A parameter that agrees is then held against the plan's checks.
  */
 #include "exec/exec.h"
 
@@ -30,17 +30,24 @@ typedef struct verification {
 
 /* ---- setting up ---- */
 
+static void count_pieces(verification_t *v, const heft_piece_t *pieces, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        for (uint32_t s = 0; s < pieces[i].n_srcs; s++) {
+            v->n_readers[pieces[i].srcs[s].source]++;
+        }
+    }
+}
+
 /* One count for each reading. */
 static void count_readers(verification_t *v)
 {
     for (uint32_t p = 0; p < v->n_params; p++) {
         uint64_t n = 0;
         const heft_piece_t *pieces = heft_plan_get_param_pieces(v->plan, v->rank_index, p, &n);
-        for (uint64_t i = 0; i < n; i++) {
-            for (uint32_t s = 0; s < pieces[i].n_srcs; s++) {
-                v->n_readers[pieces[i].srcs[s].source]++;
-            }
-        }
+        count_pieces(v, pieces, n);
+        pieces = heft_plan_get_param_checks(v->plan, v->rank_index, p, &n);
+        count_pieces(v, pieces, n);
     }
 }
 
@@ -108,106 +115,48 @@ static void tear_down(verification_t *v)
 
 /* ---- the place of a difference ---- */
 
-typedef struct locate {
-    const heft_piece_t *piece;
-    int64_t index[HEFT_MAX_DIMS];
-} locate_t;
-
-/* Largest and smallest offset that dimensions k and up can add. */
-static void reach(const heft_piece_t *piece, int k, int64_t *low_out, int64_t *high_out)
+/* pieces: those that made the expected value of the first element that differs. */
+static heft_status_t trace(verification_t *v, const heft_tensor_info_t *info,
+                           const heft_piece_t *pieces, uint64_t n, heft_error_t *err)
 {
-    int64_t low = 0;
-    int64_t high = 0;
-    for (; k < piece->rank; k++) {
-        int64_t span = (piece->extent[k] - 1) * piece->dst_stride[k];
-        low += span < 0 ? span : 0;
-        high += span > 0 ? span : 0;
-    }
-    *low_out = low;
-    *high_out = high;
-}
-
-/* The index of the piece that writes destination element `rest` (relative to its offset). A
- * destination view is injective, so there is at most one; whatever the strides, each dimension
- * tries only those steps that the ones after it can complete. */
-static bool locate(locate_t *found, int k, int64_t rest)
-{
-    const heft_piece_t *piece = found->piece;
-    int64_t low;
-    int64_t high;
-    reach(piece, k, &low, &high);
-    if (rest < low || rest > high) {
-        return false;
-    }
-    if (k == piece->rank) {
-        return rest == 0;
-    }
-    int64_t stride = piece->dst_stride[k];
-    reach(piece, k + 1, &low, &high);
-    /* rest - i * stride must lie in [low, high] */
-    int64_t first = 0;
-    int64_t last = piece->extent[k] - 1;
-    if (stride > 0) {
-        first = heft__max_i64(0, (rest - high + stride - 1) / stride);
-        last = heft__min_i64(last, (rest - low) / stride);
-    } else if (stride < 0) {
-        first = heft__max_i64(0, (low - rest - stride - 1) / -stride);
-        last = heft__min_i64(last, (high - rest) / -stride);
-    }
-    for (int64_t i = heft__max_i64(first, 0); i <= last; i++) {
-        found->index[k] = i;
-        if (locate(found, k + 1, rest - i * stride)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static heft_status_t trace(verification_t *v, const heft_tensor_info_t *info, heft_error_t *err)
-{
-    uint64_t n = 0;
-    const heft_piece_t *pieces =
-        heft_plan_get_param_pieces(v->plan, v->rank_index, v->first_param, &n);
     heft_mismatch_t *m = &v->mismatch;
     m->param = info->name;
     m->n_dims = info->shape.rank;
     heft__index_unravel(v->first_index, &info->shape, m->index);
     m->source_index = -1;
-    for (uint64_t i = 0; i < n; i++) {
-        locate_t found = { .piece = &pieces[i] };
-        if (heft__piece_count(&pieces[i]) == 0 ||
-            !locate(&found, 0, v->first_index - pieces[i].dst_offset)) {
-            continue;
-        }
-        if (pieces[i].n_srcs == 0) {
-            return HEFT_OK;
-        }
-        const heft_piece_src_t *src = &pieces[i].srcs[0];
-        heft_tensor_info_t source;
-        heft_status_t status = heft_plan_query_source(v->plan, src->source, &source, err);
-        if (status != HEFT_OK) {
-            return status;
-        }
-        m->source = source.name;
-        m->source_index = src->offset;
-        for (int k = 0; k < pieces[i].rank; k++) {
-            m->source_index += found.index[k] * src->stride[k];
-        }
+    int64_t index[HEFT_MAX_DIMS];
+    const heft_piece_t *piece = heft__piece_find(pieces, n, v->first_index, index);
+    if (piece == NULL) {
+        return HEFT_BUG(err, "an element differs that no piece writes");
+    }
+    if (piece->n_srcs == 0) {
         return HEFT_OK;
     }
-    return HEFT_BUG(err, "an element differs that no piece writes");
+    const heft_piece_src_t *src = &piece->srcs[0];
+    heft_tensor_info_t source;
+    heft_status_t status = heft_plan_query_source(v->plan, src->source, &source, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    m->source = source.name;
+    m->source_index = src->offset;
+    for (int k = 0; k < piece->rank; k++) {
+        m->source_index += index[k] * src->stride[k];
+    }
+    return HEFT_OK;
 }
 
 /* ---- comparing ---- */
 
-static heft_status_t make_expected(verification_t *v, uint32_t p, heft_error_t *err)
+/* Run pieces of parameter p into the scratch memory. */
+static heft_status_t make_expected(verification_t *v, uint32_t p, const heft_piece_t *pieces,
+                                   uint64_t n, heft__progress_t *progress, heft_error_t *err)
 {
     heft_exec_target_t target = { .rank_index = v->rank_index, .params = v->params };
-    heft_plan_member_t member = { .rank_index = v->rank_index, .param = p };
     heft_exec_t *exec = NULL;
     v->params[p] = v->scratch;
     heft_status_t status =
-        heft__exec_build(v->plan, &target, 1, &member, 1, v->pool, &v->progress, &exec, err);
+        heft__exec_build_pieces(v->plan, &target, p, pieces, n, v->pool, progress, &exec, err);
     if (status == HEFT_OK) {
         status = heft_exec_run(exec, v->sources, err);
     }
@@ -216,26 +165,55 @@ static heft_status_t make_expected(verification_t *v, uint32_t p, heft_error_t *
     return status;
 }
 
-static heft_status_t note_difference(verification_t *v, const heft_tensor_info_t *info,
-                                     const void *actual, int64_t n_differ, int64_t first,
-                                     heft_error_t *err)
+/* A parameter while it is compared. */
+typedef struct subject {
+    uint32_t param;
+    heft_tensor_info_t info;
+    const void *actual;
+} subject_t;
+
+/* What pieces have made in the scratch memory against the file. */
+static heft_status_t compare(verification_t *v, const subject_t *subject,
+                             const heft_piece_t *pieces, uint64_t n, bool *same_out,
+                             heft_error_t *err)
 {
+    uint32_t elem_bytes = heft_dtype_get_unit_bytes(subject->info.dtype);
+    int64_t first = 0;
+    int64_t n_differ = heft__count_differences(v->scratch, subject->actual, subject->info.n_elems,
+                                               elem_bytes, &first);
+    *same_out = n_differ == 0;
     heft_mismatch_t *m = &v->mismatch;
     m->n_differ += n_differ;
-    if (m->n_params++ > 0) {
+    if (n_differ == 0 || m->n_params++ > 0) {
         return HEFT_OK;
     }
-    uint32_t elem_bytes = heft_dtype_get_unit_bytes(info->dtype);
+    v->first_param = subject->param;
     v->first_index = first;
     m->expected_bits = heft__load_bits(v->scratch, first, elem_bytes);
-    m->actual_bits = heft__load_bits(actual, first, elem_bytes);
-    return trace(v, info, err);
+    m->actual_bits = heft__load_bits(subject->actual, first, elem_bytes);
+    return trace(v, &subject->info, pieces, n, err);
 }
 
-static void release_read(verification_t *v, uint32_t p)
+/* The scratch memory equals the file; a check written over it must leave it so. */
+static heft_status_t verify_checks(verification_t *v, const subject_t *subject, heft_error_t *err)
 {
     uint64_t n = 0;
-    const heft_piece_t *pieces = heft_plan_get_param_pieces(v->plan, v->rank_index, p, &n);
+    const heft_piece_t *checks =
+        heft_plan_get_param_checks(v->plan, v->rank_index, subject->param, &n);
+    heft__progress_t silent = { 0 };
+    heft_status_t status = HEFT_OK;
+    bool is_same = true;
+    for (uint64_t i = 0; status == HEFT_OK && is_same && i < n; i++) {
+        status = make_expected(v, subject->param, &checks[i], 1, &silent, err);
+        if (status == HEFT_OK) {
+            status = compare(v, subject, &checks[i], 1, &is_same, err);
+        }
+    }
+    return status;
+}
+
+static void release_pieces(verification_t *v, const heft_piece_t *pieces, uint64_t n)
+{
     for (uint64_t i = 0; i < n; i++) {
         for (uint32_t s = 0; s < pieces[i].n_srcs; s++) {
             uint32_t source = pieces[i].srcs[s].source;
@@ -244,32 +222,40 @@ static void release_read(verification_t *v, uint32_t p)
             }
         }
     }
+}
+
+static void release_read(verification_t *v, uint32_t p)
+{
+    uint64_t n = 0;
+    const heft_piece_t *pieces = heft_plan_get_param_pieces(v->plan, v->rank_index, p, &n);
+    release_pieces(v, pieces, n);
+    pieces = heft_plan_get_param_checks(v->plan, v->rank_index, p, &n);
+    release_pieces(v, pieces, n);
     heft_checkpoint_release(v->destination, v->param_tensor[p]);
 }
 
 static heft_status_t verify_param(verification_t *v, uint32_t p, heft_error_t *err)
 {
-    heft_tensor_info_t info;
-    heft_status_t status = heft_plan_query_param(v->plan, v->rank_index, p, &info, err);
+    subject_t subject = { .param = p };
+    heft_status_t status = heft_plan_query_param(v->plan, v->rank_index, p, &subject.info, err);
     uint64_t n = 0;
-    (void)heft_plan_get_param_pieces(v->plan, v->rank_index, p, &n);
+    const heft_piece_t *pieces = heft_plan_get_param_pieces(v->plan, v->rank_index, p, &n);
     if (status != HEFT_OK || n == 0) {
         return status;
     }
-    const void *actual = heft_checkpoint_get_data(v->destination, v->param_tensor[p]);
-    status = make_expected(v, p, err);
-    if (status != HEFT_OK) {
-        return status;
+    subject.actual = heft_checkpoint_get_data(v->destination, v->param_tensor[p]);
+    v->mismatch.n_elems += subject.info.n_elems; /* a proven plan writes all of them, or none */
+    bool is_same = false;
+    status = make_expected(v, p, pieces, n, &v->progress, err);
+    if (status == HEFT_OK) {
+        status = compare(v, &subject, pieces, n, &is_same, err);
     }
-    v->mismatch.n_elems += info.n_elems; /* a proven plan writes all of them, or none */
-    int64_t first = 0;
-    int64_t n_differ = heft__count_differences(v->scratch, actual, info.n_elems,
-                                               heft_dtype_get_unit_bytes(info.dtype), &first);
-    if (n_differ > 0) {
-        v->first_param = v->mismatch.n_params == 0 ? p : v->first_param;
-        status = note_difference(v, &info, actual, n_differ, first, err);
+    if (status == HEFT_OK && is_same) {
+        status = verify_checks(v, &subject, err);
     }
-    release_read(v, p);
+    if (status == HEFT_OK) {
+        release_read(v, p);
+    }
     return status;
 }
 

@@ -54,6 +54,19 @@ void fm_model_init(fm_model_t *model, int64_t width)
     EXPECT_STATUS(heft_bindings_set(model->bindings, "width", value, &err), HEFT_OK);
 }
 
+void fm_model_add_twin(fm_model_t *model)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    char text[sizeof recipe_text + 128];
+    int n = snprintf(text, sizeof text,
+                     "%s\"zz_twin\" [d] -> \"norm\" [d]\n"
+                     "equal \"norm\" because \"the norm under its old name\"\n",
+                     recipe_text);
+    heft_recipe_destroy(model->recipe);
+    EXPECT_STATUS(heft_recipe_parse("fleet", text, (size_t)n, &model->recipe, &err), HEFT_OK);
+    model->has_twin = true;
+}
+
 void fm_model_fini(fm_model_t *model)
 {
     heft_bindings_destroy(model->bindings);
@@ -85,6 +98,9 @@ void fm_source_init(const fm_model_t *model, fm_side_t *side)
     EXPECT_STATUS(heft_manifest_create("source", &side->manifest, &err), HEFT_OK);
     for (int i = 0; i < FM_SOURCES; i++) {
         add_tensor(side, sources[i].name, sources[i].rows * model->width, cols_of(model, i));
+    }
+    if (model->has_twin) {
+        add_tensor(side, "zz_twin", 0, model->width);
     }
     EXPECT_STATUS(heft_manifest_finish(side->manifest, &err), HEFT_OK);
 }
@@ -128,6 +144,9 @@ void fm_source_fill(const fm_model_t *model, fm_side_t *side, int64_t version)
         for (int64_t k = 0; k < n; k++) {
             out[k] = element(version, i, k);
         }
+    }
+    if (model->has_twin) {
+        memcpy(side->data[FM_SOURCES], side->data[NORM], (size_t)side->bytes[NORM]);
     }
 }
 

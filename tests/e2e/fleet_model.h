@@ -18,18 +18,21 @@ typedef struct fm_model {
     int64_t width; /* hidden size; rows scale with it too */
     heft_recipe_t *recipe;
     heft_bindings_t *bindings;
+    bool has_twin;
 } fm_model_t;
 
 /* width: even. Bytes of a source fleet: about 44 * width^2. */
 void fm_model_init(fm_model_t *model, int64_t width);
+/* The norm has a second source, "zz_twin" (the last), whose values must be equal. */
+void fm_model_add_twin(fm_model_t *model);
 void fm_model_fini(fm_model_t *model);
 
 /* Memory of one side: manifest and tensors, touched. */
 typedef struct fm_side {
     heft_manifest_t *manifest;
     uint32_t n;
-    void *data[FM_SOURCES];
-    int64_t bytes[FM_SOURCES];
+    void *data[FM_SOURCES + 1];
+    int64_t bytes[FM_SOURCES + 1];
 } fm_side_t;
 
 void fm_source_init(const fm_model_t *model, fm_side_t *side);

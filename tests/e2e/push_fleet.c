@@ -162,6 +162,9 @@ void pf_start(pf_fleet_t *fleet, const pf_opts_t *opts)
     heft_error_t err = HEFT_ERROR_INIT;
     *fleet = (pf_fleet_t){ .loop = opts->loop };
     fm_model_init(&fleet->model, opts->width);
+    if (opts->has_twin) {
+        fm_model_add_twin(&fleet->model);
+    }
     start_coordinator(fleet, opts);
     fm_source_init(&fleet->model, &fleet->source);
     heft_publisher_opts_t p = HEFT_PUBLISHER_OPTS_INIT;

@@ -54,6 +54,7 @@ typedef struct pf_opts {
     uint32_t n_threads;
     uint32_t contact_ms, phase_ms; /* 0: ample */
     uint32_t deadline_ms;
+    bool has_twin; /* fm_model_add_twin */
 } pf_opts_t;
 
 void pf_start(pf_fleet_t *fleet, const pf_opts_t *opts);

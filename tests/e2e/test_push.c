@@ -101,6 +101,30 @@ static void version_rules(void **state)
     pf_stop(&fleet);
 }
 
+/* A parameter with two sources that must be equal, and in one round are not. */
+static void two_sources_that_disagree_abort_the_round(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    const pf_opts_t opts = { .width = 32, .n_replicas = 2, .has_twin = true };
+    pf_start(&fleet, &opts);
+    push_ok(&fleet, 1, &result);
+    fm_source_fill(&fleet.model, &fleet.source, 2);
+    uint16_t *twin = fleet.source.data[FM_SOURCES];
+    twin[7] ^= 1;
+    EXPECT_STATUS(heft_publisher_push(fleet.pub, 2, &result, &err), HEFT_ERR_MISMATCH);
+    EXPECT_MESSAGE("parameter \"norm\" rank 0 [7] must be equal: 0x");
+    EXPECT_MESSAGE("(source \"norm\" element 7)");
+    EXPECT_MESSAGE("(source \"zz_twin\" element 7)");
+    assert_string_equal(result.state, "aborted");
+    pf_expect_version(&fleet, 1);
+    push_ok(&fleet, 2, &result); /* with equal values again */
+    pf_expect_untorn(&fleet, false);
+    pf_stop(&fleet);
+}
+
 static void late_join_not_serving(void **state)
 {
     (void)state;
@@ -700,6 +724,7 @@ int main(void)
         cmocka_unit_test(threads_give_the_same_bytes),
         cmocka_unit_test(second_push_compiles_attaches_and_allocates_nothing),
         cmocka_unit_test(version_rules),
+        cmocka_unit_test(two_sources_that_disagree_abort_the_round),
         cmocka_unit_test(late_join_not_serving),
         cmocka_unit_test(pause_failure_aborts_all),
         cmocka_unit_test(address_changed_before_flip),

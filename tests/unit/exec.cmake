@@ -1,4 +1,5 @@
 heft_add_test(test_exec SOURCES unit/test_exec.c support/ref_reshard.c)
+heft_add_test(test_exec_check SOURCES unit/test_exec_check.c)
 heft_add_test(test_exec_parts SOURCES unit/test_exec_parts.c)
 heft_add_test(test_convert SOURCES unit/test_convert.c support/ref_reshard.c)
 heft_add_test(test_reverse SOURCES unit/test_reverse.c support/ref_reshard.c)
