@@ -373,8 +373,11 @@ static heft_status_t begin_build(const heft_plan_t *plan, const heft_exec_target
     exec->target_acc = heft__arena_calloc(&exec->arena, (size_t)n_targets + 1, sizeof(size_t));
     heft_plan_info_t info;
     heft_plan_query(plan, &info);
-    heft_status_t status =
-        exec->target_acc != NULL ? HEFT_OK : heft__error_nomem(err, n_targets * sizeof(size_t));
+    if (exec->target_acc == NULL) {
+        heft_exec_destroy(exec);
+        return heft__error_nomem(err, n_targets * sizeof(size_t));
+    }
+    heft_status_t status = HEFT_OK;
     for (uint32_t t = 0; status == HEFT_OK && t < n_targets; t++) {
         status = check_target(exec, t, info.n_ranks, err);
     }
@@ -396,7 +399,7 @@ heft_status_t heft__exec_build(const heft_plan_t *plan, const heft_exec_target_t
 {
     heft_exec_t *exec = NULL;
     heft_status_t status = begin_build(plan, targets, n_targets, &exec, err);
-    if (status != HEFT_OK) {
+    if (exec == NULL) {
         return status;
     }
     exec->pool = pool;
@@ -422,7 +425,7 @@ heft_status_t heft__exec_build_pieces(const heft_plan_t *plan, const heft_exec_t
 {
     heft_exec_t *exec = NULL;
     heft_status_t status = begin_build(plan, target, 1, &exec, err);
-    if (status != HEFT_OK) {
+    if (exec == NULL) {
         return status;
     }
     exec->pool = pool;
@@ -478,7 +481,7 @@ heft_status_t heft_exec_create(const heft_plan_t *plan, const heft_exec_target_t
     }
     heft_exec_t *exec = NULL;
     status = begin_build(plan, targets, n_targets, &exec, err);
-    if (status != HEFT_OK) {
+    if (exec == NULL) {
         return status;
     }
     status = heft__pool_create(known.n_threads, &exec->own_pool, err);
