@@ -338,7 +338,7 @@ static heft_status_t set_up(heft_coordinator_t *c, const heft_coordinator_opts_t
                             heft_error_t *err)
 {
     c->slots = heft__calloc(HEFT__MAX_MEMBERS, sizeof *c->slots);
-    c->entries = heft__calloc(HEFT__MAX_MEMBERS, sizeof *c->entries);
+    c->entries = heft__calloc(HEFT__MAX_MEMBERS, sizeof(void *));
     if (c->slots == NULL || c->entries == NULL) {
         return heft__error_nomem(err, HEFT__MAX_MEMBERS * sizeof *c->slots);
     }

@@ -23,6 +23,7 @@
 #define HEFT__MAX_MEMBERS 4096
 #define HEFT__MAX_RESULTS 32
 #define HEFT__MAX_REPLACED 4
+#define HEFT__MAX_REMOVED 64
 #define HEFT__STORE_MAX_BYTES (256u << 20)
 
 /* What the coordinator knows of the member in a slot of the machine. */
@@ -100,7 +101,9 @@ struct heft_coordinator {
     heft__round_member_t *slots; /* HEFT__MAX_MEMBERS */
     heft__entry_t **entries;     /* by slot; NULL: free */
     heft__objects_t objects;
-    int64_t sweep_ns; /* of the next sweep */
+    int64_t sweep_ns;                                        /* of the next sweep */
+    char removed[HEFT__MAX_REMOVED][HEFT__INCARNATION_SIZE]; /* lives taken out by the operator */
+    uint32_t next_removed;
     heft__result_slot_t results[HEFT__MAX_RESULTS];
     uint32_t next_result;
     heft__digest_round_t digests[HEFT__DIGEST_ROUNDS]; /* newest first */

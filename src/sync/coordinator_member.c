@@ -104,6 +104,17 @@ static heft_status_t follow_epoch(heft_coordinator_t *c, const heft__register_t 
     return HEFT_OK;
 }
 
+/* A process that the operator took out does not come back by itself: it must be ended. */
+static bool was_removed(const heft_coordinator_t *c, const char *incarnation)
+{
+    for (int i = 0; i < HEFT__MAX_REMOVED; i++) {
+        if (strcmp(c->removed[i], incarnation) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool was_replaced(const heft__entry_t *entry, const char *incarnation)
 {
     for (int i = 0; i < HEFT__MAX_REPLACED; i++) {
@@ -137,6 +148,11 @@ static heft_status_t admit(heft_coordinator_t *c, const heft__register_t *reg, u
         return heft__error_set(err, HEFT_ERR_STALE,
                                "member %s: incarnation %.8s... has been replaced by %.8s...", id,
                                reg->incarnation, c->entries[slot]->identity.incarnation);
+    }
+    if (was_removed(c, reg->incarnation)) {
+        return heft__error_set(err, HEFT_ERR_STALE,
+                               "member %s: incarnation %.8s... has been removed: restart it", id,
+                               reg->incarnation);
     }
     heft_status_t status = follow_epoch(c, reg, err);
     if (status != HEFT_OK) {
@@ -259,19 +275,25 @@ static const heft__entry_t *find_endpoint(const heft_coordinator_t *c, const cha
 static heft_status_t check_manifest(heft_coordinator_t *c, const heft__entry_t *entry,
                                     const heft__bind_t *bind, heft_error_t *err)
 {
-    const heft__object_t *object =
-        heft__objects_get(&c->objects, bind->manifest, heft__clock_mono_ns());
+    heft__object_t *object = heft__objects_get(&c->objects, bind->manifest, heft__clock_mono_ns());
+    const heft__role_t role = entry->identity.role;
+    if (object->checked == role) {
+        return HEFT_OK; /* ranks and replicas share manifests: one check is enough */
+    }
     heft_manifest_t *manifest = NULL;
     heft_status_t status = heft_manifest_decode(object->data, object->n, &manifest, err);
     if (status == HEFT_OK) {
         const char *side = heft_manifest_get_side(manifest);
-        const char *role = heft__role_text(entry->identity.role);
-        if (strcmp(side, role) != 0) {
+        if (strcmp(side, heft__role_text(role)) != 0) {
             status = heft__error_set(err, HEFT_ERR_FORMAT,
-                                     "manifest is of side \"%s\", the member is a %s", side, role);
+                                     "manifest is of side \"%s\", the member is a %s", side,
+                                     heft__role_text(role));
         } else if (heft_manifest_get_n_tensors(manifest) == 0) {
             status = heft__error_set(err, HEFT_ERR_FORMAT, "manifest has no tensors");
         }
+    }
+    if (status == HEFT_OK) {
+        object->checked = role;
     }
     heft_manifest_destroy(manifest);
     return status;

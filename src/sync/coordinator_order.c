@@ -65,7 +65,10 @@ static int compare_digests(const void *a, const void *b)
 /* Every object that the peers name, once. */
 static heft_status_t fill_objects(heft__order_t *out, heft_error_t *err)
 {
-    out->objects = heft__calloc(3 * (size_t)out->n_peers + 1, sizeof *out->objects);
+    if (out->n_peers == 0 || out->peers == NULL) {
+        return HEFT_OK;
+    }
+    out->objects = heft__calloc(3 * (size_t)out->n_peers, sizeof *out->objects);
     if (out->objects == NULL) {
         return heft__error_nomem(err, 3 * (size_t)out->n_peers * sizeof *out->objects);
     }
@@ -81,7 +84,8 @@ static heft_status_t fill_objects(heft__order_t *out, heft_error_t *err)
     }
     qsort(out->objects, n, sizeof *out->objects, compare_digests);
     for (uint32_t i = 0; i < n; i++) {
-        if (i == 0 || compare_digests(out->objects[i], out->objects[i - 1]) != 0) {
+        const uint32_t last = out->n_objects;
+        if (last == 0 || compare_digests(out->objects[i], out->objects[last - 1]) != 0) {
             memmove(out->objects[out->n_objects++], out->objects[i], HEFT__DIGEST_SIZE);
         }
     }
@@ -301,12 +305,12 @@ static int compare_entries(const void *a, const void *b)
 /* One source: its digest. Several: over their digests in the order of their ids. */
 void heft__coordinator_check_digest_locked(heft_coordinator_t *c, int64_t now_ns)
 {
-    const heft__entry_t **sources = heft__calloc(c->round.n_members, sizeof *sources);
+    const heft__entry_t **sources = heft__calloc(c->round.n_members, sizeof(void *));
     uint32_t n = 0;
     heft__wire_error_t cause;
     heft_error_t err = HEFT_ERROR_INIT;
     if (sources == NULL) {
-        (void)heft__error_nomem(&err, c->round.n_members * sizeof *sources);
+        (void)heft__error_nomem(&err, c->round.n_members * sizeof(void *));
         heft__wire_error_set(&cause, HEFT__PHASE_PREPARE, &err);
         heft__round_plans_checked(&c->round, -1, &cause, now_ns);
         return;
@@ -317,7 +321,7 @@ void heft__coordinator_check_digest_locked(heft_coordinator_t *c, int64_t now_ns
             sources[n++] = c->entries[i];
         }
     }
-    qsort(sources, n, sizeof(const heft__entry_t *), compare_entries);
+    qsort(sources, n, sizeof(void *), compare_entries);
     char digest[HEFT__DIGEST_SIZE] = "";
     if (n == 1) {
         memcpy(digest, sources[0]->report.source_digest, sizeof digest);

@@ -72,7 +72,7 @@ static heft_status_t decode_small(const heft__call_t *call, heft__round_kind_t k
 {
     const char *what = heft__round_kind_text(kind);
     verify_message_t msg;
-    json_t *root;
+    json_t *root = NULL;
     memset(out, 0, sizeof *out);
     heft_status_t status = heft__json_parse(call->body, call->n_body, what, &root, err);
     if (status != HEFT_OK) {
@@ -81,21 +81,9 @@ static heft_status_t decode_small(const heft__call_t *call, heft__round_kind_t k
     status = heft__json_read(root, kind == HEFT__KIND_LIVE ? verify_fields : preflight_fields, what,
                              &msg, err);
     const json_t *members = json_object_get(root, "members");
-    const size_t n = json_array_size(members);
-    if (status == HEFT_OK && n > 0) {
-        out->destinations = heft__calloc(n, sizeof *out->destinations);
-        status = out->destinations == NULL ? heft__error_nomem(err, n * sizeof *out->destinations)
-                                           : HEFT_OK;
-    }
-    for (size_t i = 0; status == HEFT_OK && i < n; i++) {
-        const char *id = json_string_value(json_array_get(members, i));
-        if (id == NULL || strlen(id) >= HEFT__ID_SIZE) {
-            status = heft__error_set(err, HEFT_ERR_FORMAT,
-                                     "%s: key \"members\": item %zu is not a member id", what, i);
-        } else {
-            memcpy(out->destinations[i], id, strlen(id) + 1);
-            out->n_destinations++;
-        }
+    if (status == HEFT_OK && members != NULL) {
+        status = heft__json_read_ids(members, what, "members", &out->destinations,
+                                     &out->n_destinations, err);
     }
     if (status == HEFT_OK) {
         memcpy(out->key, msg.key, sizeof out->key);
@@ -392,7 +380,7 @@ static bool parse_claim(const char *text, heft__claim_t *out)
 }
 
 /* One claim; false with the reply set. */
-static bool recover_member(heft_coordinator_t *c, heft__call_t *call, const json_t *item)
+static bool recover_member(heft_coordinator_t *c, heft__call_t *call, json_t *item)
 {
     heft_error_t err = HEFT_ERROR_INIT;
     claim_message_t msg;
@@ -425,6 +413,9 @@ static bool recover_member(heft_coordinator_t *c, heft__call_t *call, const json
         return false;
     }
     if (claim == HEFT__CLAIM_REMOVED) {
+        memcpy(c->removed[c->next_removed], c->entries[slot]->identity.incarnation,
+               HEFT__INCARNATION_SIZE);
+        c->next_removed = (c->next_removed + 1) % HEFT__MAX_REMOVED;
         heft__coordinator_drop_locked(c, slot);
     }
     heft__coordinator_settle_locked(c, now);
@@ -434,7 +425,7 @@ static bool recover_member(heft_coordinator_t *c, heft__call_t *call, const json
 void heft__serve_recover_locked(heft_coordinator_t *c, heft__call_t *call)
 {
     heft_error_t err = HEFT_ERROR_INIT;
-    json_t *root;
+    json_t *root = NULL;
     uint32_t nothing = 0;
     if (heft__json_parse(call->body, call->n_body, "recover", &root, &err) != HEFT_OK) {
         heft__call_fail(call, &err);
@@ -445,7 +436,7 @@ void heft__serve_recover_locked(heft_coordinator_t *c, heft__call_t *call)
         heft__call_fail(call, &err);
         return;
     }
-    const json_t *list = json_object_get(root, "members");
+    json_t *list = json_object_get(root, "members");
     bool ok = true;
     for (size_t i = 0; ok && i < json_array_size(list); i++) {
         ok = recover_member(c, call, json_array_get(list, i));

@@ -326,12 +326,12 @@ static heft_status_t request_once(const char *url, const char *method, const cha
         return heft__error_set(err, HEFT_ERR_ARGUMENT, "path \"%.100s\" does not begin with /",
                                path != NULL ? path : "(null)");
     }
-    heft__http_t *http;
+    heft__http_t *http = NULL;
     heft_status_t status = heft__http_create(url, &http, err);
-    if (status != HEFT_OK) {
+    if (status != HEFT_OK || http == NULL) {
         return status;
     }
-    int code;
+    int code = 0;
     char *body = NULL;
     status = heft__http_request(http, method, path, json, json != NULL ? strlen(json) : 0,
                                 deadline_ms != 0 ? deadline_ms : 30000, &code, &body, NULL, err);

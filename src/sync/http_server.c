@@ -201,6 +201,7 @@ static heft_status_t listen_on(const char *address, uint16_t port, int *fd_out, 
     const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const int one = 1;
     struct sockaddr_storage bound;
+    memset(&bound, 0, sizeof bound);
     socklen_t n = sizeof bound;
     const bool ok = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
                     bind(fd, found->ai_addr, found->ai_addrlen) == 0 &&

@@ -51,7 +51,7 @@ static heft_status_t insert(heft__objects_t *objects, const char *digest, const 
                             size_t n, int64_t now_ns, heft_error_t *err)
 {
     void *items = objects->items;
-    if (!heft__grow(&items, &objects->cap, objects->n_items + 1, sizeof *objects->items)) {
+    if (!heft__grow(&items, &objects->cap, objects->n_items + 1, sizeof(void *))) {
         return heft__error_nomem(err, n);
     }
     objects->items = items;
@@ -71,8 +71,7 @@ static heft_status_t insert(heft__objects_t *objects, const char *digest, const 
     object->n = n;
     object->used_ns = now_ns;
     const size_t at = lower_bound(objects, digest);
-    memmove(&objects->items[at + 1], &objects->items[at],
-            (objects->n_items - at) * sizeof *objects->items);
+    memmove(&objects->items[at + 1], &objects->items[at], (objects->n_items - at) * sizeof(void *));
     objects->items[at] = object;
     objects->n_items++;
     objects->bytes += n;
@@ -106,8 +105,7 @@ heft_status_t heft__objects_put(heft__objects_t *objects, const char *digest, co
     return insert(objects, digest, data, n, now_ns, err);
 }
 
-const heft__object_t *heft__objects_get(heft__objects_t *objects, const char *digest,
-                                        int64_t now_ns)
+heft__object_t *heft__objects_get(heft__objects_t *objects, const char *digest, int64_t now_ns)
 {
     heft__object_t *object = find(objects, digest);
     if (object != NULL) {

@@ -19,6 +19,7 @@ typedef struct heft__object {
     size_t n;
     int64_t used_ns;
     bool marked;
+    heft__role_t checked; /* the owner's note: it is a valid manifest of this side; 0: not known */
 } heft__object_t;
 
 typedef struct heft__objects {
@@ -34,8 +35,7 @@ void heft__objects_fini(heft__objects_t *objects);
 heft_status_t heft__objects_put(heft__objects_t *objects, const char *digest, const void *data,
                                 size_t n, int64_t now_ns, heft_error_t *err);
 /* Borrowed; NULL: not there. */
-const heft__object_t *heft__objects_get(heft__objects_t *objects, const char *digest,
-                                        int64_t now_ns);
+heft__object_t *heft__objects_get(heft__objects_t *objects, const char *digest, int64_t now_ns);
 /* "" and what is not there are ignored. */
 void heft__objects_mark(heft__objects_t *objects, const char *digest);
 /* Drop what is unmarked and was last used before `before_ns`; unmark the rest. */

@@ -96,7 +96,7 @@ heft_status_t heft__record_encode(const heft__record_t *record, char **text_out,
     return heft__json_finish(root, text_out, err);
 }
 
-static heft_status_t read_members(const json_t *list, heft__record_t *out, heft_error_t *err)
+static heft_status_t read_members(json_t *list, heft__record_t *out, heft_error_t *err)
 {
     const size_t n = json_array_size(list);
     out->members = heft__calloc(n > 0 ? n : 1, sizeof *out->members);
@@ -104,7 +104,7 @@ static heft_status_t read_members(const json_t *list, heft__record_t *out, heft_
         return heft__error_nomem(err, n * sizeof *out->members);
     }
     for (size_t i = 0; i < n; i++) {
-        const json_t *item = json_array_get(list, i);
+        json_t *item = json_array_get(list, i);
         heft__record_member_t *member = &out->members[i];
         if (!json_is_object(item)) {
             return heft__error_set(err, HEFT_ERR_FORMAT, "record members: item %zu is no object",
@@ -125,7 +125,7 @@ static heft_status_t read_members(const json_t *list, heft__record_t *out, heft_
 heft_status_t heft__record_decode(const char *text, size_t n, heft__record_t *out,
                                   heft_error_t *err)
 {
-    json_t *root;
+    json_t *root = NULL;
     record_message_t msg;
     memset(&msg, 0, sizeof msg);
     heft_status_t status = heft__json_parse(text, n, "record", &root, err);

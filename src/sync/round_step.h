@@ -6,11 +6,12 @@
 
 #include "sync/round.h"
 
-/* Every participant. */
+/* Every participant. NOLINTBEGIN(bugprone-macro-parentheses): m is declared here */
 #define EACH_MEMBER(round, m)                                                                   \
     for (heft__round_member_t *m = (round)->members; m < (round)->members + (round)->n_members; \
          m++)                                                                                   \
         if (m->used && m->in_round)
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 /* Move on as far as the members' reports allow. */
 void heft__round_advance(heft__round_t *round, int64_t now_ns);

@@ -68,32 +68,7 @@ heft_status_t heft__begin_encode(const heft__begin_t *msg, char **text_out, heft
     return heft__json_finish(root, text_out, err);
 }
 
-static heft_status_t read_ids(const json_t *list, heft__begin_t *out, heft_error_t *err)
-{
-    const size_t n = json_array_size(list);
-    if (list == NULL) {
-        return HEFT_OK;
-    }
-    if (n == 0) {
-        return heft__error_set(err, HEFT_ERR_FORMAT, "begin: key \"destinations\" is empty");
-    }
-    out->destinations = heft__calloc(n, sizeof *out->destinations);
-    if (out->destinations == NULL) {
-        return heft__error_nomem(err, n * sizeof *out->destinations);
-    }
-    for (size_t i = 0; i < n; i++) {
-        const char *id = json_string_value(json_array_get(list, i));
-        if (id == NULL || strlen(id) >= HEFT__ID_SIZE) {
-            return heft__error_set(err, HEFT_ERR_FORMAT,
-                                   "begin: key \"destinations\": item %zu is not a member id", i);
-        }
-        memcpy(out->destinations[i], id, strlen(id) + 1);
-    }
-    out->n_destinations = (uint32_t)n;
-    return HEFT_OK;
-}
-
-static heft_status_t read_begin(const json_t *root, heft__begin_t *out, heft_error_t *err)
+static heft_status_t read_begin(json_t *root, heft__begin_t *out, heft_error_t *err)
 {
     if (json_object_get(root, "version") == NULL) {
         return heft__error_set(err, HEFT_ERR_VERSION,
@@ -104,17 +79,22 @@ static heft_status_t read_begin(const json_t *root, heft__begin_t *out, heft_err
         return heft__error_set(err, HEFT_ERR_VERSION,
                                "version_missing: version 0 stands for none; versions start at 1");
     }
-    const json_t *deadlines = json_object_get(root, "deadlines");
+    json_t *deadlines = json_object_get(root, "deadlines");
     if (status == HEFT_OK && deadlines != NULL) {
         status =
             heft__json_read(deadlines, deadline_fields, "begin deadlines", &out->deadlines, err);
     }
-    return status == HEFT_OK ? read_ids(json_object_get(root, "destinations"), out, err) : status;
+    json_t *ids = json_object_get(root, "destinations");
+    if (status == HEFT_OK && ids != NULL) {
+        status = heft__json_read_ids(ids, "begin", "destinations", &out->destinations,
+                                     &out->n_destinations, err);
+    }
+    return status;
 }
 
 heft_status_t heft__begin_decode(const char *text, size_t n, heft__begin_t *out, heft_error_t *err)
 {
-    json_t *root;
+    json_t *root = NULL;
     heft_status_t status = heft__json_parse(text, n, "begin", &root, err);
     if (status != HEFT_OK) {
         return status;
@@ -134,19 +114,19 @@ heft_status_t heft__begin_decode(const char *text, size_t n, heft__begin_t *out,
 /* ---- result ---- */
 
 /* Text of a key into a bounded field; "" when it is absent or too long. */
-static void copy_text(const json_t *object, const char *key, char *out, size_t size)
+static void copy_text(json_t *object, const char *key, char *out, size_t size)
 {
     const char *text = json_string_value(json_object_get(object, key));
     (void)snprintf(out, size, "%s", text != NULL ? text : "");
 }
 
-static double real_of(const json_t *object, const char *key)
+static double real_of(json_t *object, const char *key)
 {
-    const json_t *value = json_object_get(object, key);
+    json_t *value = json_object_get(object, key);
     return json_is_number(value) ? json_number_value(value) : 0;
 }
 
-static void read_cause(const json_t *cause, heft__outcome_t *out)
+static void read_cause(json_t *cause, heft__outcome_t *out)
 {
     char text[32];
     copy_text(cause, "member", out->cause_member, sizeof out->cause_member);
@@ -164,15 +144,15 @@ static void read_cause(const json_t *cause, heft__outcome_t *out)
             out->cause.phase = (heft__phase_t)name->value;
         }
     }
-    const json_t *rank = json_object_get(cause, "rank");
+    json_t *rank = json_object_get(cause, "rank");
     const json_int_t r = json_is_integer(rank) ? json_integer_value(rank) : -1;
     out->cause.rank = r >= 0 && r <= INT32_MAX ? (int32_t)r : -1;
 }
 
-static void read_problems(const json_t *list, heft__outcome_t *out)
+static void read_problems(json_t *list, heft__outcome_t *out)
 {
     for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *problem = json_array_get(list, i);
+        json_t *problem = json_array_get(list, i);
         const json_int_t total = json_integer_value(json_object_get(problem, "total"));
         if (total > 0 && total < INT32_MAX) {
             out->n_problems += (uint32_t)total;
@@ -186,10 +166,10 @@ static void read_problems(const json_t *list, heft__outcome_t *out)
     }
 }
 
-static void count_destinations(const json_t *list, heft__outcome_t *out)
+static void count_destinations(json_t *list, heft__outcome_t *out)
 {
     for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *member = json_array_get(list, i);
+        json_t *member = json_array_get(list, i);
         const char *role = json_string_value(json_object_get(member, "role"));
         if (role != NULL && strcmp(role, "destination") == 0 &&
             json_is_true(json_object_get(member, "moves"))) {
@@ -201,7 +181,7 @@ static void count_destinations(const json_t *list, heft__outcome_t *out)
 heft_status_t heft__outcome_decode(const char *text, size_t n, heft__outcome_t *out,
                                    heft_error_t *err)
 {
-    json_t *root;
+    json_t *root = NULL;
     heft_status_t status = heft__json_parse(text, n, "round result", &root, err);
     if (status != HEFT_OK) {
         return status;
@@ -210,7 +190,7 @@ heft_status_t heft__outcome_decode(const char *text, size_t n, heft__outcome_t *
     memset(&outcome, 0, sizeof outcome);
     heft__wire_error_reset(&outcome.cause);
     const char *round = json_string_value(json_object_get(root, "round"));
-    const json_t *ended = json_object_get(root, "ended");
+    json_t *ended = json_object_get(root, "ended");
     copy_text(root, "state", outcome.state, sizeof outcome.state);
     if (round == NULL || !heft__round_id_parse(round, &outcome.round) || !json_is_boolean(ended) ||
         outcome.state[0] == '\0') {
@@ -227,7 +207,7 @@ heft_status_t heft__outcome_decode(const char *text, size_t n, heft__outcome_t *
     count_destinations(json_object_get(root, "members"), &outcome);
     outcome.bytes = json_integer_value(json_object_get(root, "bytes"));
     outcome.pieces = json_integer_value(json_object_get(root, "pieces"));
-    const json_t *seconds = json_object_get(root, "seconds");
+    json_t *seconds = json_object_get(root, "seconds");
     outcome.prepare_s = real_of(seconds, "prepare");
     outcome.stage_s = real_of(seconds, "stage");
     outcome.verify_s = real_of(seconds, "verify");

@@ -240,12 +240,11 @@ static heft_status_t read_field(const heft__field_t *f, const json_t *value, con
     return read_string(f, value, what, at, err);
 }
 
-heft_status_t heft__json_read(const json_t *object, const heft__field_t *fields, const char *what,
+heft_status_t heft__json_read(json_t *object, const heft__field_t *fields, const char *what,
                               void *out, heft_error_t *err)
 {
     char shown[64];
-    for (void *it = json_object_iter((json_t *)(uintptr_t)object); it != NULL;
-         it = json_object_iter_next((json_t *)(uintptr_t)object, it)) {
+    for (void *it = json_object_iter(object); it != NULL; it = json_object_iter_next(object, it)) {
         const char *key = json_object_iter_key(it);
         const heft__field_t *f = find_field(fields, key);
         if (f == NULL) {
@@ -426,7 +425,7 @@ char *heft__json_sorted_text(const json_t *value)
 heft_status_t heft__json_decode_flat(const char *text, size_t n, const heft__field_t *fields,
                                      const char *what, void *out, heft_error_t *err)
 {
-    json_t *root;
+    json_t *root = NULL;
     heft_status_t status = heft__json_parse(text, n, what, &root, err);
     if (status == HEFT_OK) {
         status = heft__json_read(root, fields, what, out, err);
@@ -472,6 +471,32 @@ heft_status_t heft__json_read_digests(const json_t *list, const char *what, cons
                                    what, key, i);
         }
         memcpy(items[i], text, HEFT__DIGEST_SIZE);
+    }
+    *items_out = items;
+    *n_out = (uint32_t)n;
+    return HEFT_OK;
+}
+
+heft_status_t heft__json_read_ids(const json_t *list, const char *what, const char *key,
+                                  char (**items_out)[HEFT__ID_SIZE], uint32_t *n_out,
+                                  heft_error_t *err)
+{
+    const size_t n = json_array_size(list);
+    if (n == 0) {
+        return heft__error_set(err, HEFT_ERR_FORMAT, "%s: key \"%s\" is empty", what, key);
+    }
+    char(*items)[HEFT__ID_SIZE] = heft__calloc(n, sizeof *items);
+    if (items == NULL) {
+        return heft__error_nomem(err, n * sizeof *items);
+    }
+    for (size_t i = 0; i < n; i++) {
+        const char *id = json_string_value(json_array_get(list, i));
+        if (id == NULL || strlen(id) >= HEFT__ID_SIZE) {
+            heft__free(items);
+            return heft__error_set(err, HEFT_ERR_FORMAT,
+                                   "%s: key \"%s\": item %zu is not a member id", what, key, i);
+        }
+        memcpy(items[i], id, strlen(id) + 1);
     }
     *items_out = items;
     *n_out = (uint32_t)n;

@@ -57,7 +57,7 @@ heft_status_t heft__json_parse(const char *text, size_t n, const char *what, jso
                                heft_error_t *err);
 /* Read an object into a struct through a table; fields that are absent leave the struct as it is.
  */
-heft_status_t heft__json_read(const json_t *object, const heft__field_t *fields, const char *what,
+heft_status_t heft__json_read(json_t *object, const heft__field_t *fields, const char *what,
                               void *out, heft_error_t *err);
 /* Add a struct's fields to an object. HEFT_ERR_NOMEM. */
 heft_status_t heft__json_write(json_t *object, const heft__field_t *fields, const void *in,
@@ -86,6 +86,10 @@ heft_status_t heft__json_read_digests(const json_t *list, const char *what, cons
                                       char (**items_out)[HEFT__DIGEST_SIZE], uint32_t *n_out,
                                       heft_error_t *err);
 json_t *heft__json_digests(char (*items)[HEFT__DIGEST_SIZE], uint32_t n);
+/* A list of member ids that is not empty: the same. */
+heft_status_t heft__json_read_ids(const json_t *list, const char *what, const char *key,
+                                  char (**items_out)[HEFT__ID_SIZE], uint32_t *n_out,
+                                  heft_error_t *err);
 /* Lists of transports, into a struct's own storage. */
 heft_status_t heft__json_read_transports(const json_t *list, const char *what,
                                          char (*out)[HEFT__TRANSPORT_SIZE], uint32_t *n_out,

@@ -52,7 +52,7 @@ heft_status_t heft__register_decode(const char *text, size_t n, heft__register_t
 {
     register_message_t full;
     memset(&full, 0, sizeof full);
-    json_t *root;
+    json_t *root = NULL;
     heft_status_t status = heft__json_parse(text, n, "register", &root, err);
     if (status != HEFT_OK) {
         return status;

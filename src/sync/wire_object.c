@@ -71,14 +71,14 @@ static void compute_family(heft__contract_t *contract)
     heft__hex(digest, sizeof digest, contract->family);
 }
 
-static heft_status_t read_contract(const json_t *root, heft__contract_t *out, heft_error_t *err)
+static heft_status_t read_contract(json_t *root, heft__contract_t *out, heft_error_t *err)
 {
     contract_message_t head;
     heft_status_t status = heft__json_read(root, contract_fields, "contract", &head, err);
     if (status != HEFT_OK) {
         return status;
     }
-    const json_t *recipe = json_object_get(root, "recipe");
+    json_t *recipe = json_object_get(root, "recipe");
     status = heft__json_read(recipe, recipe_fields, "contract recipe", &head, err);
     if (status != HEFT_OK) {
         return status;
@@ -102,7 +102,7 @@ static heft_status_t read_contract(const json_t *root, heft__contract_t *out, he
 heft_status_t heft__contract_decode(const char *text, size_t n, heft__contract_t *out,
                                     heft_error_t *err)
 {
-    json_t *root;
+    json_t *root = NULL;
     heft_status_t status = heft__json_parse(text, n, "contract", &root, err);
     if (status != HEFT_OK) {
         return status;
@@ -128,7 +128,7 @@ static heft_status_t open_map(const char *text, size_t n, const char *what, cons
                                      { key, HEFT__FIELD_OBJECT, true, 0, 0, 0, NULL },
                                      HEFT__FIELD_END };
     uint32_t format = 0;
-    json_t *root;
+    json_t *root = NULL;
     heft_status_t status = heft__json_parse(text, n, what, &root, err);
     if (status == HEFT_OK) {
         status = heft__json_read(root, fields, what, &format, err);
@@ -182,7 +182,7 @@ static heft_status_t read_plans(json_t *map, heft__plan_entry_t *entries, heft_e
 heft_status_t heft__plans_decode(const char *text, size_t n, heft__plan_entry_t **entries_out,
                                  uint32_t *n_out, heft_error_t *err)
 {
-    json_t *root;
+    json_t *root = NULL;
     heft_status_t status = open_map(text, n, "plans", "plans", &root, err);
     if (status != HEFT_OK) {
         return status;
@@ -228,7 +228,7 @@ static uint64_t hex_value(const char *hex)
     return value;
 }
 
-static heft_status_t read_params(const json_t *list, const char *what, uint64_t **params_out,
+static heft_status_t read_params(json_t *list, const char *what, uint64_t **params_out,
                                  uint32_t *n_out, heft_error_t *err)
 {
     const size_t n = json_array_size(list);
@@ -266,14 +266,14 @@ heft_status_t heft__digests_encode(const heft__digest_set_t *sets, uint32_t n, c
 heft_status_t heft__digests_decode(const char *text, size_t n, const char *plan,
                                    heft__digest_set_t *out, heft_error_t *err)
 {
-    json_t *root;
+    json_t *root = NULL;
     heft_status_t status = open_map(text, n, "parameter digests", "params", &root, err);
     if (status != HEFT_OK) {
         return status;
     }
     heft__digest_set_t set;
     memset(&set, 0, sizeof set);
-    const json_t *list = json_object_get(json_object_get(root, "params"), plan);
+    json_t *list = json_object_get(json_object_get(root, "params"), plan);
     if (list == NULL) {
         status = heft__error_set(err, HEFT_ERR_NOT_FOUND,
                                  "parameter digests: none for plan %.16s...", plan);
@@ -322,7 +322,7 @@ heft_status_t heft__live_encode(const heft__live_t *live, char **text_out, heft_
 
 heft_status_t heft__live_decode(const char *text, size_t n, heft__live_t *out, heft_error_t *err)
 {
-    json_t *root;
+    json_t *root = NULL;
     live_message_t msg;
     memset(&msg, 0, sizeof msg);
     heft_status_t status = heft__json_parse(text, n, "live digests", &root, err);

@@ -95,7 +95,7 @@ heft_status_t heft__order_encode(const heft__order_t *msg, char **text_out, heft
     return heft__json_finish(root, text_out, err);
 }
 
-static heft_status_t read_peers(const json_t *list, heft__order_t *out, heft_error_t *err)
+static heft_status_t read_peers(json_t *list, heft__order_t *out, heft_error_t *err)
 {
     const size_t n = json_array_size(list);
     if (n == 0) {
@@ -106,7 +106,7 @@ static heft_status_t read_peers(const json_t *list, heft__order_t *out, heft_err
         return heft__error_nomem(err, n * sizeof *out->peers);
     }
     for (size_t i = 0; i < n; i++) {
-        const json_t *item = json_array_get(list, i);
+        json_t *item = json_array_get(list, i);
         heft__peer_t *peer = &out->peers[i];
         if (!json_is_object(item)) {
             return heft__error_set(err, HEFT_ERR_FORMAT, "order peers: item %zu is not an object",
@@ -125,7 +125,7 @@ static heft_status_t read_peers(const json_t *list, heft__order_t *out, heft_err
     return HEFT_OK;
 }
 
-static heft_status_t read_order(const json_t *root, heft__order_t *out, heft_error_t *err)
+static heft_status_t read_order(json_t *root, heft__order_t *out, heft_error_t *err)
 {
     heft_status_t status = heft__json_read(root, order_fields, "order", out, err);
     if (status == HEFT_OK && out->target == HEFT__PHASE_NONE) {
@@ -147,7 +147,7 @@ static heft_status_t read_order(const json_t *root, heft__order_t *out, heft_err
 
 heft_status_t heft__order_decode(const char *text, size_t n, heft__order_t *out, heft_error_t *err)
 {
-    json_t *root;
+    json_t *root = NULL;
     heft_status_t status = heft__json_parse(text, n, "order", &root, err);
     if (status != HEFT_OK) {
         return status;

@@ -169,7 +169,7 @@ heft_status_t heft__report_encode(const heft__report_t *msg, char **text_out, he
 
 /* ---- decode ---- */
 
-static heft_status_t read_problem(const json_t *item, heft__problems_t *out, heft_error_t *err)
+static heft_status_t read_problem(json_t *item, heft__problems_t *out, heft_error_t *err)
 {
     problem_message_t head;
     memset(&head, 0, sizeof head);
@@ -180,7 +180,7 @@ static heft_status_t read_problem(const json_t *item, heft__problems_t *out, hef
     if (status != HEFT_OK) {
         return status;
     }
-    const json_t *items = json_object_get(item, "items");
+    json_t *items = json_object_get(item, "items");
     const size_t n = json_array_size(items);
     heft__problem_t *kind = &out->kinds[head.kind];
     if (kind->total > 0 || n == 0 || n > HEFT__MAX_PROBLEMS || n > head.total) {
@@ -226,19 +226,19 @@ static heft_status_t check_report(const heft__report_t *r, bool has_error, heft_
     return wrong == NULL ? HEFT_OK : heft__error_set(err, HEFT_ERR_FORMAT, "report: %s", wrong);
 }
 
-static heft_status_t read_report(const json_t *root, heft__report_t *out, heft_error_t *err)
+static heft_status_t read_report(json_t *root, heft__report_t *out, heft_error_t *err)
 {
     heft_status_t status = heft__json_read(root, report_fields, "report", out, err);
-    const json_t *error = json_object_get(root, "error");
+    json_t *error = json_object_get(root, "error");
     if (status == HEFT_OK && error != NULL) {
         status = heft__json_read(error, heft__error_fields, "report error", &out->error, err);
     }
-    const json_t *counters = json_object_get(root, "counters");
+    json_t *counters = json_object_get(root, "counters");
     if (status == HEFT_OK && counters != NULL) {
         status =
             heft__json_read(counters, heft__counter_fields, "report counters", &out->counters, err);
     }
-    const json_t *problems = json_object_get(root, "problems");
+    json_t *problems = json_object_get(root, "problems");
     for (size_t i = 0; status == HEFT_OK && i < json_array_size(problems); i++) {
         status = read_problem(json_array_get(problems, i), &out->problems, err);
     }
@@ -248,7 +248,7 @@ static heft_status_t read_report(const json_t *root, heft__report_t *out, heft_e
 heft_status_t heft__report_decode(const char *text, size_t n, heft__report_t *out,
                                   heft_error_t *err)
 {
-    json_t *root;
+    json_t *root = NULL;
     heft_status_t status = heft__json_parse(text, n, "report", &root, err);
     if (status != HEFT_OK) {
         return status;

@@ -393,6 +393,10 @@ static void poisoned_condition_is_kept_until_recovered(void **state)
     expect(e, "POST", "/v1/recover", CLAIM("restarted"), 200, "\"poisoned\":false");
     expect(e, "POST", "/v1/recover", CLAIM("restarted"), 409, "not poisoned");
     expect(e, "POST", "/v1/recover", CLAIM("removed"), 200, "\"destinations\":0");
+    /* the process that was taken out stays out; a new one may come */
+    register_text(body, sizeof body, "destination", 0, INC_B, 0);
+    expect(e, "POST", "/v1/members", body, 409, "has been removed");
+    enroll(e, "destination", 0, INC_A);
 #undef CLAIM
 }
 
@@ -467,6 +471,7 @@ static void begin_refuses_what_cannot_be(void **state)
     expect(e, "POST", "/v1/preflight", "{\"key\":\"k\",\"members\":[]}", 400, "unknown key");
     expect(e, "POST", "/v1/verify", "{\"key\":\"k\",\"members\":[\"nobody\"]}", 404, "nobody");
     expect(e, "POST", "/v1/verify", "{\"key\":\"k\",\"members\":[1]}", 400, "item 0");
+    expect(e, "POST", "/v1/verify", "{\"key\":\"k\",\"members\":[]}", 400, "is empty");
     assert_int_equal(status_int(e, "sequence"), 0);
 }
 
