@@ -78,7 +78,7 @@ HEFT_API void heft_tape_destroy(heft_tape_t *tape);
 /**
  * Add a buffer. shape is the logical shape; packed dtypes are converted to storage units. name is
  * copied; it must be non-empty and unique among sources and among parameters, and is free for
- * temporaries. HEFT_ERR_EXISTS for a duplicate.
+ * temporaries. HEFT_ERR_EXISTS for a duplicate; HEFT_ERR_OVERFLOW for more than 2^61 elements.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_add_buffer(
     heft_tape_t *tape, heft_buffer_kind_t kind, const char *name, heft_dtype_t dtype,

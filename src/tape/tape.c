@@ -5,6 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
+/* One step beyond the end of any buffer, in any stride, stays below 2^63: region algebra relies
+ * on it. */
+#define MAX_ELEMS ((int64_t)1 << 61)
+
 heft_status_t heft_tape_create(heft_tape_t **tape_out, heft_error_t *err)
 {
     heft_tape_t *tape = heft__calloc(1, sizeof *tape);
@@ -76,6 +80,11 @@ static heft_status_t fill_shape(heft_buffer_info_t *info, const heft_shape_t *sh
     if (status != HEFT_OK) {
         return heft__error_set(err, status, "%s \"%s\": %s", kind_text(info->kind), info->name,
                                why.message);
+    }
+    if (info->n_elems > MAX_ELEMS) {
+        return heft__error_set(err, HEFT_ERR_OVERFLOW,
+                               "%s \"%s\": %lld elements, at most 2^61 are handled",
+                               kind_text(info->kind), info->name, (long long)info->n_elems);
     }
     info->shape.reserved = 0;
     for (int k = info->shape.rank; k < HEFT_MAX_DIMS; k++) {

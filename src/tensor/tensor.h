@@ -6,7 +6,8 @@
  * is a block of indices with several affine maps at once, such as "where an element goes" and
  * "where it comes from": what a copy is. Intersecting and subtracting regions is the one-map case
  * of joining and splitting boxes. Results are exact whatever the strides; costs depend on ranks and
- * on how strides nest, never on extents (docs/internals/tensor.md).
+ * on how strides nest, never on extents (docs/internals/tensor.md). Buffers have at most 2^61
+ * elements, so that sums of a few offsets and spans cannot overflow.
  */
 #ifndef HEFT_TENSOR_TENSOR_H
 #define HEFT_TENSOR_TENSOR_H

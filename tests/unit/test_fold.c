@@ -356,6 +356,33 @@ static void cost_does_not_depend_on_the_number_of_elements(void **state)
     assert_int_equal(n_bytes[0], n_bytes[1]);
 }
 
+static void the_largest_buffers_do_not_overflow(void **state)
+{
+    (void)state;
+    const int64_t rows = (int64_t)1 << 31;
+    const int64_t columns = (int64_t)1 << 30;
+    tape_builder_t tb;
+    tb_init(&tb);
+    uint32_t s = tb_source(&tb, "s", HEFT_DTYPE_F64, TB_SHAPE(rows, columns));
+    uint32_t t = tb_temp(&tb, HEFT_DTYPE_F64, TB_SHAPE(rows, columns));
+    uint32_t p = tb_param(&tb, "p", HEFT_DTYPE_F64, TB_SHAPE(rows, columns));
+    tb_copy(&tb, tb_all(&tb, t), tb_flip(tb_all(&tb, s), 1));
+    tb_copy(&tb, tb_narrow(tb_all(&tb, t), 1, 5, 7), tb_narrow(tb_all(&tb, s), 1, 0, 7));
+    tb_fill(&tb, tb_narrow(tb_all(&tb, p), 0, rows - 1, 1), 0);
+    tb_copy(&tb, tb_all(&tb, p), tb_flip(tb_all(&tb, t), 0));
+    tb_fold(&tb);
+    int64_t n = 0;
+    for (uint64_t i = 0; i < tb_n_pieces(&tb, p); i++) {
+        n += heft__fold_piece_count(tb_piece(&tb, p, i));
+    }
+    assert_int_equal(n, rows * columns);
+    tb_expect(&tb, p, 4, s, (rows - 1) * columns + columns - 1 - 4);
+    tb_expect(&tb, p, 5, s, (rows - 1) * columns);
+    tb_expect(&tb, p, rows * columns - 1, s, 0);
+    assert_int_equal(tb.fold->n_overwrites, 1);
+    tb_fini(&tb);
+}
+
 /* ---- order, constants, holes ---- */
 
 static void later_wins_and_fills_show_through(void **state)
@@ -662,6 +689,7 @@ int main(void)
         cmocka_unit_test(empty_tensors_make_no_pieces),
         cmocka_unit_test(scalars_fold),
         cmocka_unit_test(cost_does_not_depend_on_the_number_of_elements),
+        cmocka_unit_test(the_largest_buffers_do_not_overflow),
         cmocka_unit_test(later_wins_and_fills_show_through),
         cmocka_unit_test(a_fill_at_the_end_leaves_only_constants),
         cmocka_unit_test(different_sources_for_one_element_are_remembered),

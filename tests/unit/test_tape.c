@@ -109,6 +109,10 @@ static void bad_buffers_are_refused(void **state)
     shape = TB_SHAPE(INT64_MAX, 3);
     EXPECT_STATUS(heft_tape_add_buffer(tape, HEFT_BUFFER_PARAM, "x", BF16, &shape, &b, &err),
                   HEFT_ERR_OVERFLOW);
+    shape = TB_SHAPE(((int64_t)1 << 61) + 1);
+    EXPECT_STATUS(heft_tape_add_buffer(tape, HEFT_BUFFER_PARAM, "x", BF16, &shape, &b, &err),
+                  HEFT_ERR_OVERFLOW);
+    EXPECT_MESSAGE("at most 2^61");
     assert_int_equal(b, 77);
     assert_int_equal(heft_tape_get_n_buffers(tape), 1);
     tb_fini(&tb);
