@@ -240,6 +240,43 @@ static void senders_wait_for_armed_receivers(void **state)
     free(f);
 }
 
+static void every_source_must_have_sent(void **state)
+{
+    (void)state;
+    fleet_t *f = fleet_new();
+    const heft_coordinator_opts_t opts = quick_opts();
+    fleet_start(f, &opts);
+    fleet_member_t *slow = calloc(1, sizeof *slow);
+    assert_non_null(slow);
+    slow->hold_phase = HEFT__PHASE_STAGE;
+    fleet_member_start(slow, f->url, HEFT__ROLE_SOURCE, 0, 1);
+    fleet_await_bound(slow);
+    char *begun = NULL;
+    assert_int_equal(
+        fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":3,\"key\":\"k\"}", &begun), 202);
+    fleet_await_order(slow, HEFT__PHASE_STAGE);
+    fleet_await_order(&f->source, HEFT__PHASE_STAGE);
+    /* the quick source and both destinations are done; the round is not */
+    const int64_t limit = heft__clock_mono_ns() + FLEET_WAIT_NS;
+    while (fleet_member_get(&f->dest[0]).state != HEFT__STATE_STAGED ||
+           fleet_member_get(&f->source).state != HEFT__STATE_SENT) {
+        assert_true(heft__clock_mono_ns() < limit);
+    }
+    assert_int_equal(f->dest[0].n_orders[HEFT__PHASE_VERIFY], 0);
+    fleet_member_release(slow);
+    json_t *root = json_loads(begun, 0, NULL);
+    const heft__outcome_t out =
+        outcome_of(fleet_await_round(f->url, json_string_value(json_object_get(root, "round"))));
+    expect_outcome(&out, "committed");
+    assert_int_equal(slow->n_works[HEFT__PHASE_RELEASE], 1);
+    json_decref(root);
+    heft__free(begun);
+    fleet_member_stop(slow);
+    free(slow);
+    fleet_stop(f);
+    free(f);
+}
+
 /* ---- failure ---- */
 
 static void expect_abort_at(heft__phase_t phase, heft__result_t result, bool source)
@@ -894,6 +931,7 @@ int main(void)
         cmocka_unit_test(idempotency_key_gives_the_same_round),
         cmocka_unit_test(single_flight),
         cmocka_unit_test(senders_wait_for_armed_receivers),
+        cmocka_unit_test(every_source_must_have_sent),
         cmocka_unit_test(preflight_failure_aborts),
         cmocka_unit_test(prepare_failure_aborts),
         cmocka_unit_test(stage_failure_keeps_n),
