@@ -4,15 +4,15 @@
  * pointers is settled here, once for all targets of a rank. A constant is a copy from one element
  * kept in the arena, with source strides of 0.
  *
- * A kernel cuts its work between steps of its outermost loop (slabs). Where one slab is larger than
- * 4 MiB the piece is taken apart along that loop, so that every part of a run can be cut finely:
- * for even threads, steady progress, and one pass over a source that feeds several destinations.
+ * A kernel cuts its work between steps of its outermost loop (slabs). Where a slab is larger than
+ * the caller wants, the piece is taken apart along that loop, so that every part of a run can be
+ * cut finely: for even threads, steady progress, and one pass over a source that feeds several
+ * destinations.
  */
 #include "exec/exec.h"
 
 #include <string.h>
 
-#define MAX_SLAB_BYTES (INT64_C(4) << 20)
 #define MAX_FILL_BYTES 16384 /* a block of constants stays in the innermost cache */
 
 int64_t heft__piece_count(const heft_piece_t *piece)
@@ -39,6 +39,7 @@ typedef struct binder {
     const heft_piece_t *piece;
     heft_dtype_t param_dtype;
     heft_dtype_t src_dtype[HEFT_MAX_SOURCES];
+    int64_t max_slab_bytes;
     heft__arena_t *arena;
     heft__bound_sink_t sink;
     void *sink_arg;
@@ -72,7 +73,7 @@ static heft_status_t emit_copy(const binder_t *b, const heft__copy_plan_t *plan,
     if (plan->kind == HEFT__COPY_EMPTY) {
         return HEFT_OK;
     }
-    if (plan->bytes / plan->extent[0] <= MAX_SLAB_BYTES) {
+    if (plan->bytes / plan->extent[0] <= b->max_slab_bytes) {
         heft__bound_piece_t bound = b->base;
         bound.copy = plan;
         bound.bytes = plan->bytes;
@@ -243,7 +244,7 @@ static heft_status_t emit_transform(const binder_t *b, const heft__transform_pla
         return HEFT_OK;
     }
     int64_t offset[HEFT_MAX_SOURCES] = { 0 };
-    if (plan->bytes / plan->extent[0] <= MAX_SLAB_BYTES) {
+    if (plan->bytes / plan->extent[0] <= b->max_slab_bytes) {
         heft__bound_piece_t bound = b->base;
         bound.transform = plan;
         bound.bytes = plan->bytes;
@@ -296,8 +297,9 @@ static bool to_bytes(int64_t elems, heft_dtype_t dtype, int64_t *out)
 }
 
 heft_status_t heft__piece_bind(const heft_plan_t *plan, const heft_piece_t *piece,
-                               heft_dtype_t param_dtype, heft__arena_t *arena,
-                               heft__bound_sink_t sink, void *sink_arg, heft_error_t *err)
+                               heft_dtype_t param_dtype, int64_t max_slab_bytes,
+                               heft__arena_t *arena, heft__bound_sink_t sink, void *sink_arg,
+                               heft_error_t *err)
 {
     if (piece->n_srcs > HEFT_MAX_SOURCES) {
         return heft__error_set(err, HEFT_ERR_LIMIT, "a piece has %u sources, at most %d",
@@ -305,6 +307,7 @@ heft_status_t heft__piece_bind(const heft_plan_t *plan, const heft_piece_t *piec
     }
     binder_t b = { .piece = piece,
                    .param_dtype = param_dtype,
+                   .max_slab_bytes = max_slab_bytes,
                    .arena = arena,
                    .sink = sink,
                    .sink_arg = sink_arg,
