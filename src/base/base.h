@@ -16,25 +16,32 @@
 
 /* ---- errors ---- */
 
-/* Fill err (NULL is fine) and return status, so that a failure is one line: return
- * heft__error_set(err, ...). */
-heft_status_t heft__error_set(heft_error_t *err, heft_status_t status, const char *fmt, ...)
+/* Fill err (NULL is fine). */
+void heft__error_fill(heft_error_t *err, heft_status_t status, const char *fmt, ...)
     HEFT_PRINTF(3, 4);
 
 /* The same with errno's number and its text appended. */
-heft_status_t heft__error_set_sys(heft_error_t *err, heft_status_t status, int sys_errno,
-                                  const char *fmt, ...) HEFT_PRINTF(4, 5);
+void heft__error_fill_sys(heft_error_t *err, heft_status_t status, int sys_errno, const char *fmt,
+                          ...) HEFT_PRINTF(4, 5);
+
+/* Fill err and have the status as value, so that a failure is one line: return heft__error_set(err,
+ * ...). Macros, so that whoever reads or analyses the caller sees that it does not go on; status is
+ * evaluated twice. */
+#define heft__error_set(err, status, ...) (heft__error_fill((err), (status), __VA_ARGS__), (status))
+#define heft__error_set_sys(err, status, sys_errno, ...) \
+    (heft__error_fill_sys((err), (status), (sys_errno), __VA_ARGS__), (status))
 
 /* The usual out-of-memory error. */
-heft_status_t heft__error_nomem(heft_error_t *err, size_t bytes);
+void heft__error_fill_nomem(heft_error_t *err, size_t bytes);
+#define heft__error_nomem(err, bytes) (heft__error_fill_nomem((err), (bytes)), HEFT_ERR_NOMEM)
 
 /* Reset to "no error". */
 void heft__error_reset(heft_error_t *err);
 
 /* A broken invariant of our own: aborts in debug builds; in release builds the caller returns this
  * status. */
-heft_status_t heft__bug(heft_error_t *err, const char *file, int line, const char *what);
-#define HEFT_BUG(err, what) heft__bug((err), __FILE__, __LINE__, (what))
+void heft__bug(heft_error_t *err, const char *file, int line, const char *what);
+#define HEFT_BUG(err, what) (heft__bug((err), __FILE__, __LINE__, (what)), HEFT_ERR_INTERNAL)
 
 /* ---- checked arithmetic: false on overflow, *out untouched then ---- */
 

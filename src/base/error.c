@@ -29,7 +29,7 @@ static void set_message(heft_error_t *err, heft_status_t status, int sys_errno, 
     }
 }
 
-heft_status_t heft__error_set(heft_error_t *err, heft_status_t status, const char *fmt, ...)
+void heft__error_fill(heft_error_t *err, heft_status_t status, const char *fmt, ...)
 {
     if (err != NULL) {
         va_list args;
@@ -37,11 +37,10 @@ heft_status_t heft__error_set(heft_error_t *err, heft_status_t status, const cha
         set_message(err, status, 0, fmt, args);
         va_end(args);
     }
-    return status;
 }
 
-heft_status_t heft__error_set_sys(heft_error_t *err, heft_status_t status, int sys_errno,
-                                  const char *fmt, ...)
+void heft__error_fill_sys(heft_error_t *err, heft_status_t status, int sys_errno, const char *fmt,
+                          ...)
 {
     if (err != NULL) {
         va_list args;
@@ -53,12 +52,11 @@ heft_status_t heft__error_set_sys(heft_error_t *err, heft_status_t status, int s
         size_t len = strlen(err->message);
         (void)snprintf(err->message + len, sizeof err->message - len, ": %s", s);
     }
-    return status;
 }
 
-heft_status_t heft__error_nomem(heft_error_t *err, size_t bytes)
+void heft__error_fill_nomem(heft_error_t *err, size_t bytes)
 {
-    return heft__error_set(err, HEFT_ERR_NOMEM, "out of memory: %zu bytes", bytes);
+    heft__error_fill(err, HEFT_ERR_NOMEM, "out of memory: %zu bytes", bytes);
 }
 
 void heft__error_reset(heft_error_t *err)
@@ -68,12 +66,11 @@ void heft__error_reset(heft_error_t *err)
     }
 }
 
-heft_status_t heft__bug(heft_error_t *err, const char *file, int line, const char *what)
+void heft__bug(heft_error_t *err, const char *file, int line, const char *what)
 {
 #ifndef NDEBUG
     (void)fprintf(stderr, "heft: broken invariant at %s:%d: %s\n", file, line, what);
     abort();
 #endif
-    return heft__error_set(err, HEFT_ERR_INTERNAL, "broken invariant at %s:%d: %s", file, line,
-                           what);
+    heft__error_fill(err, HEFT_ERR_INTERNAL, "broken invariant at %s:%d: %s", file, line, what);
 }

@@ -351,7 +351,7 @@ static double clamp_fraction(double v)
 void heft__jobs_run(const heft__job_t *jobs, size_t n_jobs, uint32_t part, uint32_t n_parts,
                     uint64_t *digests)
 {
-    group_t group;
+    group_t group = { .n = 0 };
     double total = 0;
     for (size_t j = 0; j < n_jobs; j++) {
         total += (double)job_bytes(&jobs[j]);

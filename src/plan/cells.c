@@ -258,6 +258,9 @@ static heft_status_t walk(walker_t *w, size_t first, uint32_t n, uint64_t digits
         return status;
     }
     int32_t digit = choose_digit(w, first, n, digits);
+    if (digit < 0) {
+        return HEFT_BUG(w->err, "boxes of one cell without a digit that tells them apart");
+    }
     by_low_t by = { .w = w, .digit = digit };
     qsort_r(w->cells->list + first, n, sizeof *w->cells->list, compare_low, &by);
     return walk_slabs(w, first, n, digits & ~((uint64_t)1 << digit), digit);

@@ -60,7 +60,7 @@ static heft_status_t find_source(heft__plan_builder_t *builder, found_list_t *fo
 {
     size_t length = strlen(buffer->name);
     uint32_t known = heft__map_get(&builder->sources, buffer->name, length);
-    if (known != HEFT__MAP_NONE) {
+    if (found->items != NULL && known != HEFT__MAP_NONE) {
         const heft_tensor_info_t *info = &found->items[known];
         return info->dtype == buffer->dtype && is_same_shape(&info->shape, &buffer->shape)
                    ? HEFT_OK
