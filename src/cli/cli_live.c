@@ -108,7 +108,9 @@ static int print_live(const cli_args_t *args, json_t *round)
         int printed = cli_print_json(args, json_incref(round));
         return printed == CLI_OK ? code : printed;
     }
-    (void)printf("%zu of %zu destinations match\n", n_matching, n_members);
+    if (has_passed || n_members > 0) {
+        (void)printf("%zu of %zu destinations match\n", n_matching, n_members);
+    }
     if (!has_passed && cause != NULL) {
         (void)cli_fail(args, code, "%s: %s: %s: %s (%s)", cli_json_text(round, "state"),
                        cli_json_text(cause, "phase"), cli_json_text(cause, "member"),

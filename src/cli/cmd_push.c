@@ -63,6 +63,10 @@ static void print_text(const heft_push_result_t *r)
     cli_bytes_text(r->n_bytes, bytes);
     (void)printf("%-14s version %" PRId64 ", round %" PRId64 ".%" PRId64 "\n", r->state, r->version,
                  r->round_epoch, r->round_seq);
+    if (r->n_destinations == 0) {
+        (void)printf("%-14s already live everywhere\n", "destinations");
+        return;
+    }
     (void)printf("%-14s %u, %u pieces, %s\n", "destinations", r->n_destinations, r->n_pieces,
                  bytes);
     (void)printf("%-14s %.3f s", "transfer", r->transfer_s);
@@ -100,6 +104,12 @@ static int push(const cli_args_t *args, const cli_model_t *model, const void *co
     }
     if (status != HEFT_OK) {
         int local = cli_exit_of(&err);
+        if (status == HEFT_ERR_PROOF && result.round_epoch == 0) { /* refused: an empty side */
+            return cli_fail(args, CLI_PEER,
+                            "%s: no destination is registered at %s; start heft serve, or use "
+                            "--wait-for N (%s)",
+                            err.message, opts.url, heft_status_get_name(status));
+        }
         (void)cli_fail_status(args, &err);
         return local == CLI_SYSTEM || local == CLI_INTERNAL ? local : CLI_PEER;
     }
@@ -143,7 +153,8 @@ static const cli_option_t options[] = {
       .min = 1,
       .max = (INT64_C(1) << 53) - 1,
       .is_required = true,
-      .help = "The version this becomes; higher than the committed one." },
+      .help = "The version this becomes: higher than the committed one, or the same with the same "
+              "weights, which brings up ranks that lag." },
     { .name = "wait-for",
       .value = "N",
       .kind = CLI_NUMBER,

@@ -25,6 +25,10 @@ static void print_member(const json_t *m)
                  : json_is_true(serving) ? "serving"
                                          : "not serving",
                  cli_json_text(m, "condition"));
+    const char *contact = cli_json_text(m, "contact");
+    if (contact[0] != '\0' && strcmp(contact, "ok") != 0) {
+        (void)printf("  %s %" PRId64 " s", contact, cli_json_number(m, "silent_ms") / 1000);
+    }
     const json_t *error = json_object_get(m, "error");
     if (error != NULL) {
         (void)printf("  %s: %s", cli_json_text(error, "phase"), cli_json_text(error, "cause"));
@@ -100,7 +104,9 @@ const cli_command_t cli_cmd_status = {
     .name = "status",
     .summary = "show the members, the committed version and the round in flight",
     .description = "Asks the coordinator what it knows: epoch, committed version, the round in "
-                   "flight, and every member with its state, live version and condition. With "
+                   "flight, and every member with its state, live version and condition. One that "
+                   "has not been heard for longer than a poll is shown as silent, with the time "
+                   "since; beyond the contact time as lost (`heft remove`). With "
                    "--json: the coordinator's reply as it is.",
     .example = "heft status --url http://127.0.0.1:7070 --watch\n"
                "HEFT_URL=http://127.0.0.1:7070 heft status --json | jq .committed_version",

@@ -271,6 +271,7 @@ static heft_status_t restore_members(heft_coordinator_t *c, const heft__record_t
         m->in_round = from->in_round;
         m->moves = from->moves;
         m->poison = (heft__poison_t)from->poison;
+        m->contact_ns = heft__clock_mono_ns();
     }
     return HEFT_OK;
 }

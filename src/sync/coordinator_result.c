@@ -99,7 +99,15 @@ static json_t *live_list(heft_coordinator_t *c)
 
 /* ---- parts ---- */
 
-static json_t *member_json(const heft_coordinator_t *c, uint32_t slot)
+/* A member that lives is heard once in every poll. */
+static const char *contact_text(const heft_coordinator_t *c, int64_t silent_ns)
+{
+    const int64_t late_ns = (int64_t)c->poll_ms * 1000000 + INT64_C(2000000000);
+    return silent_ns > c->round.config.contact_ns ? "lost" : silent_ns > late_ns ? "silent" : "ok";
+}
+
+/* `all`: for the status, which also tells when the member was last heard. */
+static json_t *member_json(const heft_coordinator_t *c, uint32_t slot, bool all)
 {
     const heft__entry_t *entry = c->entries[slot];
     const heft__round_member_t *m = &c->round.members[slot];
@@ -115,6 +123,11 @@ static json_t *member_json(const heft_coordinator_t *c, uint32_t slot)
     if (report->error.status != HEFT_OK && heft__round_id_equal(report->round, c->round.id)) {
         (void)heft__json_put(item, "error", heft__json_error(&report->error));
     }
+    if (all) {
+        const int64_t silent_ns = heft__max_i64(heft__clock_mono_ns() - m->contact_ns, 0);
+        (void)heft__json_put(item, "silent_ms", json_integer(silent_ns / 1000000));
+        (void)heft__json_put(item, "contact", json_string(contact_text(c, silent_ns)));
+    }
     if (m->poison != HEFT__POISON_NONE) {
         (void)heft__json_put(item, "poison", json_string(heft__poison_text(m->poison)));
     }
@@ -126,7 +139,7 @@ static json_t *member_list(const heft_coordinator_t *c, bool all)
     json_t *list = json_array();
     for (uint32_t i = 0; list != NULL && i < c->round.n_members; i++) {
         if (all ? c->entries[i] != NULL && c->round.members[i].used : is_of_round(c, i)) {
-            (void)json_array_append_new(list, member_json(c, i));
+            (void)json_array_append_new(list, member_json(c, i, all));
         }
     }
     return list;

@@ -5,6 +5,7 @@
  */
 #include "sync/fleet.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* A problem that cannot be kept for want of memory is counted all the same. */
@@ -368,6 +369,33 @@ static heft_status_t group_links(heft__fleet_t *fleet, heft_error_t *err)
     return HEFT_OK;
 }
 
+/* One problem for each family that lacks ranks: a part of an engine is no place to serve from. */
+static heft_status_t check_ranks(const heft__fleet_t *fleet, uint32_t f, heft__problems_t *problems,
+                                 heft_error_t *err)
+{
+    enum { MAX_SHOWN = 8 };
+    const uint32_t n_ranks = fleet->families[f].n_ranks;
+    uint32_t n_missing = 0;
+    char list[128] = "";
+    size_t len = 0;
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        if (link_of_rank(fleet, f, r) == NULL && n_missing++ < MAX_SHOWN) {
+            len += (size_t)snprintf(list + len, sizeof list - len, len > 0 ? ", %u" : "%u", r);
+        }
+    }
+    if (n_missing == 0) {
+        return HEFT_OK;
+    }
+    char text[240];
+    (void)snprintf(text, sizeof text,
+                   "destinations for rank%s %s%s of %u are missing: start them, or wait with "
+                   "--wait-for %u",
+                   n_missing > 1 ? "s" : "", list, n_missing > MAX_SHOWN ? ", ..." : "", n_ranks,
+                   n_ranks);
+    ADD_PROBLEM(problems, HEFT__PROBLEM_SIDE, "%s", text);
+    return heft__error_set(err, HEFT_ERR_PROOF, "%s", text);
+}
+
 /* Take over a family of the old fleet whose plan is made of the same things. */
 static bool reuse_family(heft__family_t *family, const heft__fleet_t *old)
 {
@@ -397,11 +425,19 @@ heft_status_t heft__fleet_plan(heft__fleet_t *fleet, const heft__fleet_t *old,
     if (status == HEFT_OK) {
         status = check_replicas(fleet, problems, err);
     }
+    heft_status_t missing = HEFT_OK;
+    heft_error_t why = HEFT_ERROR_INIT;
     for (uint32_t f = 0; f < fleet->n_families && status == HEFT_OK; f++) {
         make_key(fleet, f);
+        if (check_ranks(fleet, f, problems, &why) != HEFT_OK) {
+            missing = why.status; /* go on: what else does not fit is told as well */
+        }
         if (!reuse_family(&fleet->families[f], old)) {
             status = make_family(fleet, f, problems, err);
         }
     }
-    return status;
+    if (status == HEFT_OK && missing != HEFT_OK && err != NULL) {
+        *err = why;
+    }
+    return status == HEFT_OK ? missing : status;
 }

@@ -346,14 +346,18 @@ static heft_status_t explain(const heft__outcome_t *outcome, heft_error_t *err)
     heft__round_id_format(outcome->round, id);
     heft_status_t status =
         outcome->cause.status != HEFT_OK ? outcome->cause.status : HEFT_ERR_STATE;
-    const char *detail =
-        outcome->first_problem[0] != '\0' ? outcome->first_problem : outcome->cause.cause;
+    const char *phase = heft__phase_text(outcome->cause.phase);
     const char *peer = outcome->cause.peer;
-    (void)heft__error_set(err, status, "round %s of version %lld %s in %s: %s%s%s%s%s", id,
-                          (long long)outcome->version, outcome->state,
-                          heft__phase_text(outcome->cause.phase), outcome->cause_member,
-                          peer[0] != '\0' ? " to " : "", peer,
-                          outcome->cause_member[0] != '\0' ? ": " : "", detail);
+    if (outcome->first_problem[0] != '\0') { /* it names its member */
+        (void)heft__error_set(err, status, "round %s of version %lld %s in %s: %s", id,
+                              (long long)outcome->version, outcome->state, phase,
+                              outcome->first_problem);
+    } else {
+        (void)heft__error_set(err, status, "round %s of version %lld %s in %s: %s%s%s%s%s", id,
+                              (long long)outcome->version, outcome->state, phase,
+                              outcome->cause_member, peer[0] != '\0' ? " to " : "", peer,
+                              outcome->cause_member[0] != '\0' ? ": " : "", outcome->cause.cause);
+    }
     if (err != NULL && outcome->cause.rank >= 0) {
         err->peer_rank = outcome->cause.rank;
     }

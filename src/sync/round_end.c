@@ -154,9 +154,10 @@ static void check_contact(heft__round_t *round, int64_t now_ns)
         }
         m->overdue = true;
         if (is_early(round)) {
-            char text[80];
-            (void)snprintf(text, sizeof text, "no contact for %lld ms",
-                           (long long)(round->config.contact_ns / 1000000));
+            char text[120];
+            (void)snprintf(text, sizeof text,
+                           "no contact for %g s: restart it, or take it out with heft remove",
+                           (double)round->config.contact_ns / 1e9);
             heft__round_fail_with(round, m, HEFT_ERR_PEER, text, now_ns);
             return;
         }

@@ -276,12 +276,9 @@ static bool step_manifest(heft__round_t *round, int64_t now_ns)
                        !(m->live_version == round->version && m->serving);
         }
     }
-    heft__phase_t next = HEFT__PHASE_PREFLIGHT;
-    if (round->kind == HEFT__KIND_LIVE) {
-        next = HEFT__PHASE_LIVE;
-    } else if (!has_movers(round)) {
-        next = HEFT__PHASE_PREPARE; /* nothing to plan: only the source digest is asked for */
-    }
+    /* also with nobody to move: the sources see whether ranks are missing */
+    const heft__phase_t next =
+        round->kind == HEFT__KIND_LIVE ? HEFT__PHASE_LIVE : HEFT__PHASE_PREFLIGHT;
     heft__round_enter(round, HEFT__ROUND_PREPARING, next, now_ns);
     heft__round_order_all(round, next);
     return true;

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import threading
+import time
 import unittest
 import urllib.request
 
@@ -198,6 +199,63 @@ class Rounds(Case):
         for process in ranks:
             process.wait_event("live", version=2)
             self.assertEqual(process.stop(), 0)
+
+    def test_missing_ranks_are_refused_and_named(self):
+        result = run("push", self.model, "--url", self.url, "--version", "1")
+        self.assertEqual(result.returncode, 5)
+        self.assertIn("empty side: 1 source, 0 destinations: no destination is registered at " + self.url, result.stderr)
+        first = self.serve(1)
+        result = run("push", self.model, "--url", self.url, "--version", "1")
+        self.assertEqual(result.returncode, 5)
+        self.assertIn("destinations for rank 0 of 2 are missing: start them, or wait with --wait-for 2", result.stderr)
+        self.assertEqual(result.stderr.count("source.heft.0.0"), 1)
+        self.assertEqual(self.json("status", "--url", self.url)["committed_version"], 0)
+        second = self.serve(0)
+        self.assertEqual(self.push(1)["state"], "committed")
+        again = self.heft("push", self.model, "--url", self.url, "--version", "1").stdout
+        self.assertIn("already live everywhere", again)
+        for process in (first, second):
+            self.assertEqual(process.stop(), 0)
+
+    def test_a_dead_member_is_shown_and_can_be_removed(self):
+        ranks = [self.serve(rank) for rank in range(TP)]
+        self.assertEqual(self.push(1)["state"], "committed")
+        dead = "destination.heft.0.1"
+        refused = self.heft("remove", dead, "--url", self.url, code=5)
+        self.assertIn("--force", refused.stderr)
+        ranks[1].kill()
+        self.await_contact(dead, "silent")
+        self.await_contact(dead, "lost")
+        self.assertRegex(self.heft("status", "--url", self.url).stdout, rf"{dead} .*lost \d+ s")
+        aborted = run("push", self.model, "--url", self.url, "--version", "2")
+        self.assertEqual(aborted.returncode, 5)
+        self.assertIn(f"{dead}: no contact for 5 s: restart it, or take it out with heft remove", aborted.stderr)
+        self.assertIn("left: 1 destination\n", self.remove_when_idle(dead))
+        members = self.json("status", "--url", self.url)["members"]
+        self.assertNotIn(dead, [m["id"] for m in members])
+        self.heft("remove", dead, "--url", self.url, code=5)
+        again = self.serve(1)
+        self.assertEqual(self.push(2)["state"], "committed")
+        for process in (ranks[0], again):
+            self.assertEqual(process.stop(), 0)
+
+    def await_contact(self, member, contact):
+        end = time.monotonic() + DEADLINE_S
+        while time.monotonic() < end:
+            members = {m["id"]: m for m in self.json("status", "--url", self.url)["members"]}
+            if members[member]["contact"] == contact:
+                return
+        self.fail(f"{member} is not {contact}")
+
+    def remove_when_idle(self, member):
+        """The round that the dead member was in is still being released for a moment."""
+        end = time.monotonic() + DEADLINE_S
+        while True:
+            result = run("remove", member, "--url", self.url, "--force")
+            if result.returncode == 0 or time.monotonic() > end:
+                self.assertEqual(result.returncode, 0, result.stderr)
+                return result.stdout
+            self.assertIn("ERR_BUSY", result.stderr)
 
     def test_wait_for_has_a_deadline(self):
         result = run("push", self.model, "--url", self.url, "--version", "1", "--wait-for", "1", "--wait-seconds", "1")

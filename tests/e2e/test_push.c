@@ -146,6 +146,33 @@ static void late_join_not_serving(void **state)
     pf_stop(&fleet);
 }
 
+/* Every rank once is enough; a rank that nobody holds is not, whatever the version. */
+static void missing_ranks_are_refused(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    pf_start(&fleet, &small);
+    push_ok(&fleet, 1, &result);
+    pf_engine_t *kept = &fleet.engines[0];
+    pf_remove_engine(&fleet, &fleet.engines[1]);
+    push_ok(&fleet, 2, &result); /* the other replica has rank 1 */
+    pf_remove_engine(&fleet, &fleet.engines[3]);
+    for (int64_t version = 2; version <= 3; version++) {
+        EXPECT_STATUS(pf_push(&fleet, version, &result, &err), HEFT_ERR_PROOF);
+        EXPECT_MESSAGE("in preflight: source.heft.0.0: destinations for rank 1 of 2 are missing: "
+                       "start them, or wait with --wait-for 2");
+        assert_string_equal(result.state, "aborted");
+        assert_int_equal(heft_subscriber_get_version(kept->sub), 2);
+        assert_int_equal(atomic_load(&kept->n_paused), 2);
+    }
+    (void)pf_add_engine(&fleet, 0, 1);
+    push_ok(&fleet, 3, &result);
+    pf_expect_untorn(&fleet, false);
+    pf_stop(&fleet);
+}
+
 static void pause_failure_aborts_all(void **state)
 {
     (void)state;
@@ -726,6 +753,7 @@ int main(void)
         cmocka_unit_test(version_rules),
         cmocka_unit_test(two_sources_that_disagree_abort_the_round),
         cmocka_unit_test(late_join_not_serving),
+        cmocka_unit_test(missing_ranks_are_refused),
         cmocka_unit_test(pause_failure_aborts_all),
         cmocka_unit_test(address_changed_before_flip),
         cmocka_unit_test(flip_breaks_midway_live_suspect),

@@ -456,7 +456,7 @@ static void begin_refuses_what_cannot_be(void **state)
            "empty side: 0 sources, 0 destinations");
     enroll(e, "source", 0, INC_A);
     expect(e, "POST", path, "{\"version\":1,\"key\":\"k\"}", 422,
-           "empty side: 1 sources, 0 destinations");
+           "empty side: 1 source, 0 destinations");
     enroll(e, "destination", 0, INC_B);
     expect(e, "POST", path, "{\"version\":1}", 400, "\\\"key\\\" is missing");
     expect(e, "POST", path, "{\"key\":\"k\"}", 400, "version_missing");

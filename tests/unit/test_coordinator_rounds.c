@@ -389,7 +389,7 @@ static void silent_member_is_named_and_excluded(void **state)
     assert_string_equal(out.cause_member, f->dest[1].id);
     assert_int_equal(out.cause.status, HEFT_ERR_PEER);
     assert_int_equal(out.cause.phase, HEFT__PHASE_PAUSE);
-    assert_non_null(strstr(out.cause.cause, "no contact for 300 ms"));
+    assert_non_null(strstr(out.cause.cause, "no contact for 0.3 s"));
     fleet_stop(f);
     free(f);
 }

@@ -135,7 +135,8 @@ static void silence_and_deadlines_name_the_member(void **state)
     EXPECT_STATE(HEFT__ROUND_ABORTED);
     assert_int_equal(t->round.cause_slot, 0);
     assert_int_equal(t->round.cause.status, HEFT_ERR_PEER);
-    assert_string_equal(t->round.cause.cause, "no contact for 30000 ms");
+    assert_string_equal(t->round.cause.cause,
+                        "no contact for 30 s: restart it, or take it out with heft remove");
 
     set_table(t, 3);
     to_pause(t, 3);
@@ -299,9 +300,13 @@ static void version_rules(void **state)
     EXPECT_STATUS(begin(t, 0, &err), HEFT_ERR_VERSION);
     EXPECT_STATE(HEFT__ROUND_IDLE);
     assert_int_equal(t->round.seq, 11);
-    /* the same version: only the source is asked, for its digest */
+    /* the same version: only the source is asked, whether the fleet is whole and for its digest */
     EXPECT_STATUS(begin(t, 7, &err), HEFT_OK);
     write_ok(t);
+    EXPECT_ORDER(0, HEFT__PHASE_PREFLIGHT);
+    EXPECT_ORDER(1, HEFT__PHASE_NONE);
+    ok(t, 0, HEFT__PHASE_PREFLIGHT, HEFT__STATE_IDLE);
+    heft__round_plans_checked(&t->round, -1, NULL, t->now);
     EXPECT_ORDER(0, HEFT__PHASE_PREPARE);
     EXPECT_ORDER(1, HEFT__PHASE_NONE);
     ok(t, 0, HEFT__PHASE_PREPARE, HEFT__STATE_PREPARED);
