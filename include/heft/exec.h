@@ -77,6 +77,11 @@ typedef struct heft_convert_opts {
     uint32_t n_threads; /* 0: 1 */
     uint8_t reverse;    /* 1: heft_convert_reverse, for a plan with one rank */
     uint8_t reserved[3];
+    /* heft_convert_reverse: a source that no parameter holds any element of is left out where one
+     * of kind unused matches its name; borrowed until return */
+    const heft_exception_t *exceptions;
+    uint32_t n_exceptions;
+    uint32_t reserved_2; /* 0 */
 } heft_convert_opts_t;
 #define HEFT_CONVERT_OPTS_INIT              \
     {                                       \
@@ -105,8 +110,8 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_convert(const heft_plan_t *plan,
  * Elements that the plan repeats are read from the first copy, and the others must agree; checks
  * give their source elements the parameter's values as pieces do; padding must hold the plan's
  * constants. HEFT_ERR_UNSUPPORTED names the parameter whose pieces are no
- * copies; HEFT_ERR_PROOF names a source element that the plan does not use; HEFT_ERR_MISMATCH names
- * the first copy that disagrees.
+ * copies; HEFT_ERR_PROOF names a source element that the plan does not use, of a tensor that opts
+ * do not leave out; HEFT_ERR_MISMATCH names the first copy that disagrees.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_convert_reverse(const heft_plan_t *plan,
                                                             const heft_checkpoint_t *const *ranks,

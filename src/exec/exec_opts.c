@@ -60,7 +60,8 @@ heft_status_t heft__convert_opts_load(const heft_convert_opts_t *opts, heft_conv
             return status;
         }
     }
-    if (out->reserved[0] != 0 || out->reserved[1] != 0 || out->reserved[2] != 0) {
+    if (out->reserved[0] != 0 || out->reserved[1] != 0 || out->reserved[2] != 0 ||
+        out->reserved_2 != 0) {
         return heft__error_set(err, HEFT_ERR_ARGUMENT,
                                "heft_convert_opts_t: a reserved byte is not 0");
     }

@@ -2,7 +2,8 @@
 /*
  * Running a plan of copies backwards: from the checkpoints of all its ranks to the source
  * checkpoint. Before anything is written it is settled that every piece is a copy, that padding
- * holds the plan's constants, and that every source element is held by some parameter.
+ * holds the plan's constants, and that every source element is held by some parameter; a source
+ * that the caller's exceptions let be unused, and that nothing holds, is left out.
  *
  * Then source by source, pieces (and checks, which are copies of a second source into the same
  * elements) in (rank, parameter, offset) order, with the set of elements written so far: a piece
@@ -21,6 +22,9 @@ typedef struct link {
     const heft_piece_t *piece;
 } link_t;
 
+/* A source that an exception lets be unused and that no parameter holds. */
+#define LEFT_OUT UINT32_MAX
+
 typedef struct reversal {
     const heft_plan_t *plan;
     const heft_checkpoint_t *const *ranks;
@@ -30,11 +34,12 @@ typedef struct reversal {
     heft__progress_t progress;
     heft_manifest_t *manifest;
     heft_checkpoint_writer_t *writer;
-    size_t *param_base;     /* of each rank in the two arrays below */
-    uint32_t *param_tensor; /* in the rank's checkpoint */
-    uint64_t *n_left;       /* pieces that have yet to be read */
-    link_t *links;          /* by source, then rank, piece or check, (parameter, offset) */
-    size_t *first_link;     /* n_sources + 1 */
+    size_t *param_base;      /* of each rank in the two arrays below */
+    uint32_t *param_tensor;  /* in the rank's checkpoint */
+    uint32_t *source_tensor; /* in the checkpoint written, or LEFT_OUT */
+    uint64_t *n_left;        /* pieces that have yet to be read */
+    link_t *links;           /* by source, then rank, piece or check, (parameter, offset) */
+    size_t *first_link;      /* n_sources + 1 */
     heft__elems_t written;
 } reversal_t;
 
@@ -141,6 +146,7 @@ static heft_status_t allocate(reversal_t *r, heft_error_t *err)
     size_t n_params = 0;
     r->param_base = heft__calloc((size_t)r->info.n_ranks + 1, sizeof *r->param_base);
     r->first_link = heft__calloc((size_t)r->info.n_sources + 2, sizeof *r->first_link);
+    r->source_tensor = heft__calloc((size_t)r->info.n_sources + 1, sizeof *r->source_tensor);
     for (uint32_t k = 0; r->param_base != NULL && k < r->info.n_ranks; k++) {
         r->param_base[k] = n_params;
         n_params += heft_plan_get_n_params(r->plan, k);
@@ -148,7 +154,7 @@ static heft_status_t allocate(reversal_t *r, heft_error_t *err)
     r->param_tensor = heft__calloc(n_params + 1, sizeof *r->param_tensor);
     r->n_left = heft__calloc(n_params + 1, sizeof *r->n_left);
     if (r->param_base == NULL || r->first_link == NULL || r->param_tensor == NULL ||
-        r->n_left == NULL) {
+        r->n_left == NULL || r->source_tensor == NULL) {
         return heft__error_nomem(err, (n_params + r->info.n_sources) * sizeof *r->n_left);
     }
     return HEFT_OK;
@@ -158,6 +164,9 @@ static heft_status_t make_manifest(reversal_t *r, heft_error_t *err)
 {
     heft_status_t status = heft_manifest_create("source", &r->manifest, err);
     for (uint32_t s = 0; status == HEFT_OK && s < r->info.n_sources; s++) {
+        if (r->source_tensor[s] == LEFT_OUT) {
+            continue;
+        }
         heft_tensor_info_t info;
         status = heft_plan_query_source(r->plan, s, &info, err);
         if (status == HEFT_OK) {
@@ -176,6 +185,7 @@ static void tear_down(reversal_t *r)
     heft__elems_fini(&r->written);
     heft__free(r->links);
     heft__free(r->n_left);
+    heft__free(r->source_tensor);
     heft__free(r->param_tensor);
     heft__free(r->first_link);
     heft__free(r->param_base);
@@ -208,8 +218,23 @@ static heft_status_t report_gap(const reversal_t *r, const heft_tensor_info_t *i
                            info->name, (long long)n, (long long)info->n_elems, first, last);
 }
 
+static bool is_left_out(const reversal_t *r, uint32_t source, const heft_tensor_info_t *info)
+{
+    bool is_held = info->n_elems == 0 || r->first_link[source] < r->first_link[source + 1];
+    for (uint32_t i = 0; !is_held && i < r->opts.n_exceptions; i++) {
+        const heft_exception_t *exception = &r->opts.exceptions[i];
+        if (exception->kind == HEFT_EXCEPTION_UNUSED &&
+            heft_name_matches(exception->pattern, info->name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Also places the sources in the checkpoint to write: both are in bytewise name order. */
 static heft_status_t check_complete(reversal_t *r, heft_error_t *err)
 {
+    uint32_t n_tensors = 0;
     for (uint32_t s = 0; s < r->info.n_sources; s++) {
         heft_tensor_info_t info;
         heft_status_t status = heft_plan_query_source(r->plan, s, &info, err);
@@ -218,6 +243,10 @@ static heft_status_t check_complete(reversal_t *r, heft_error_t *err)
         }
         if (status != HEFT_OK) {
             return status;
+        }
+        r->source_tensor[s] = is_left_out(r, s, &info) ? LEFT_OUT : n_tensors++;
+        if (r->source_tensor[s] == LEFT_OUT) {
+            continue;
         }
         for (size_t i = r->first_link[s]; i < r->first_link[s + 1]; i++) {
             heft__runs_t runs = source_runs(r->links[i].piece);
@@ -454,8 +483,7 @@ static heft_status_t write_source(reversal_t *r, uint32_t s, heft_error_t *err)
     }
     void *data = NULL;
     if (status == HEFT_OK) {
-        /* sources of a plan are in bytewise name order, as the manifest's tensors are */
-        status = heft_checkpoint_writer_map(r->writer, s, &data, err);
+        status = heft_checkpoint_writer_map(r->writer, r->source_tensor[s], &data, err);
     }
     if (status != HEFT_OK) {
         return status;
@@ -465,7 +493,8 @@ static heft_status_t write_source(reversal_t *r, uint32_t s, heft_error_t *err)
     for (size_t i = r->first_link[s]; status == HEFT_OK && i < r->first_link[s + 1]; i++) {
         status = follow_link(r, &target, &r->links[i], err);
     }
-    return status == HEFT_OK ? heft_checkpoint_writer_done(r->writer, s, err) : status;
+    return status == HEFT_OK ? heft_checkpoint_writer_done(r->writer, r->source_tensor[s], err)
+                             : status;
 }
 
 static heft_status_t reverse(reversal_t *r, const char *dir, heft_error_t *err)
@@ -497,7 +526,7 @@ static heft_status_t reverse(reversal_t *r, const char *dir, heft_error_t *err)
                                                &r->writer, err);
     }
     for (uint32_t s = 0; status == HEFT_OK && s < r->info.n_sources; s++) {
-        status = write_source(r, s, err);
+        status = r->source_tensor[s] != LEFT_OUT ? write_source(r, s, err) : HEFT_OK;
     }
     return status == HEFT_OK ? heft_checkpoint_writer_commit(r->writer, err) : status;
 }

@@ -198,6 +198,44 @@ static void overlapping_slices_are_merged(void **state)
     fixture_fini(&f);
 }
 
+/* Of the sources m, rng.count, w the middle one is ignored: the others land under their names. */
+static void what_is_ignored_is_left_out(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_exception_t exceptions[2] = {
+        { .kind = HEFT_EXCEPTION_UNUSED, .pattern = "rng.*", .reason = "not a weight" },
+        { .kind = HEFT_EXCEPTION_UNUSED, .pattern = "w", .reason = "never applies" },
+    };
+    fixture_t f = { .c = { .exceptions = exceptions, .n_exceptions = 1 } };
+    fixture_init(&f);
+    int m = ref_case_source(&f.c, "m", HEFT_DTYPE_F32, 1, (int64_t[]){ 3 });
+    (void)ref_case_source(&f.c, "rng.count", HEFT_DTYPE_F32, 1, (int64_t[]){ 2 });
+    int w = ref_case_source(&f.c, "w", HEFT_DTYPE_F32, 1, (int64_t[]){ 8 });
+    heft_tape_t *t = ref_case_tape(&f.c);
+    uint32_t p = ref_tape_param(t, "a", HEFT_DTYPE_F32, 1, (int64_t[]){ 8 });
+    uint32_t q = ref_tape_param(t, "b", HEFT_DTYPE_F32, 1, (int64_t[]){ 3 });
+    ref_copy(t, ref_view(t, p), ref_view(t, (uint32_t)w));
+    ref_copy(t, ref_view(t, q), ref_view(t, (uint32_t)m));
+    ref_case_finish(&f.c);
+    write_ranks(&f);
+    EXPECT_STATUS(go_back(&f, &err), HEFT_ERR_PROOF); /* unless the caller says so */
+    EXPECT_MESSAGE("source \"rng.count\": no parameter holds 2 of 2 elements");
+    heft_convert_opts_t opts = HEFT_CONVERT_OPTS_INIT;
+    opts.exceptions = exceptions;
+    opts.n_exceptions = 2; /* one for a source that is held changes nothing */
+    EXPECT_STATUS(heft_convert_reverse(f.c.plan, (const heft_checkpoint_t *const *)f.ranks, 1,
+                                       f.back, &opts, &err),
+                  HEFT_OK);
+    heft_checkpoint_t *back = NULL;
+    EXPECT_STATUS(heft_checkpoint_open(f.back, "source", &back, &err), HEFT_OK);
+    assert_int_equal(heft_manifest_get_n_tensors(heft_checkpoint_get_manifest(back)), 2);
+    assert_memory_equal(heft_checkpoint_get_data(back, 0), f.c.expected[0][1], 12); /* m */
+    assert_memory_equal(heft_checkpoint_get_data(back, 1), f.c.expected[0][0], 32); /* w */
+    heft_checkpoint_close(back);
+    fixture_fini(&f);
+}
+
 static void missing_source_elements_are_named(void **state)
 {
     (void)state;
@@ -323,6 +361,7 @@ int main(void)
         cmocka_unit_test(repeats_that_disagree_are_named),
         cmocka_unit_test(padding_must_hold_the_constant),
         cmocka_unit_test(overlapping_slices_are_merged),
+        cmocka_unit_test(what_is_ignored_is_left_out),
         cmocka_unit_test(missing_source_elements_are_named),
         cmocka_unit_test(casts_are_refused_by_name),
         cmocka_unit_test(a_canceled_conversion_leaves_nothing),
