@@ -10,17 +10,18 @@
 
 typedef struct kind_row {
     const char *name;
+    const char *done; /* to those that it excuses */
     const char *thing;
     const char *state; /* of names with nothing to excuse */
 } kind_row_t;
 
 static const kind_row_t rows[] = {
-    [HEFT_EXCEPTION_UNUSED] = { "unused", "source", "used in full" },
-    [HEFT_EXCEPTION_UNTOUCHED] = { "untouched", "parameter", "written" },
-    [HEFT_EXCEPTION_DERIVED] = { "derived", "parameter", "written" },
-    [HEFT_EXCEPTION_FROZEN] = { "frozen", "parameter", "written" },
-    [HEFT_EXCEPTION_ELSEWHERE] = { "elsewhere", "source", "used in full" },
-    [HEFT_EXCEPTION_EQUAL] = { "equal", "parameter", "written once" },
+    [HEFT_EXCEPTION_UNUSED] = { "unused", "ignored", "source", "used in full" },
+    [HEFT_EXCEPTION_UNTOUCHED] = { "untouched", "untouched", "parameter", "written" },
+    [HEFT_EXCEPTION_DERIVED] = { "derived", "derived", "parameter", "written" },
+    [HEFT_EXCEPTION_FROZEN] = { "frozen", "frozen", "parameter", "written" },
+    [HEFT_EXCEPTION_ELSEWHERE] = { "elsewhere", "used elsewhere", "source", "used in full" },
+    [HEFT_EXCEPTION_EQUAL] = { "equal", "must be equal", "parameter", "written once" },
 };
 
 bool heft__excuses_apply(heft__proof_t *proof, uint32_t kinds, const char *name, int64_t n_elems,
@@ -48,9 +49,9 @@ bool heft__excuses_apply(heft__proof_t *proof, uint32_t kinds, const char *name,
     return matched;
 }
 
-static void put_exception(heft__text_t *text, const heft_exception_t *exception)
+static void put_pattern(heft__text_t *text, const heft_exception_t *exception)
 {
-    heft__text_printf(text, "exception %s \"%s\"", rows[exception->kind].name, exception->pattern);
+    heft__text_printf(text, "\"%s\"", exception->pattern);
     if (exception->where != NULL && exception->where[0] != '\0') {
         heft__text_printf(text, " (%s)", exception->where);
     }
@@ -61,12 +62,14 @@ static heft_status_t report_excused(heft__proof_t *proof, const heft__excuse_t *
 {
     const heft_exception_t *exception = excuse->exception;
     heft__text_t *text = &proof->text;
-    heft__text_printf(text, " because \"%s\": %lld %s%s, %lld elements (\"%s\"%s)",
-                      exception->reason, (long long)excuse->n_excused, rows[exception->kind].thing,
-                      excuse->n_excused == 1 ? "" : "s", (long long)excuse->n_elems, excuse->first,
-                      excuse->n_excused > 1 ? ", .." : "");
+    const kind_row_t *row = &rows[exception->kind];
+    heft__text_printf(text, "%s: %lld %s%s, %lld element%s by ", row->done,
+                      (long long)excuse->n_excused, row->thing, excuse->n_excused == 1 ? "" : "s",
+                      (long long)excuse->n_elems, excuse->n_elems == 1 ? "" : "s");
+    put_pattern(text, exception);
+    heft__text_printf(text, ": %s", exception->reason);
     if (excuse->owner >= 0) {
-        heft__text_printf(text, ", read by rank %d", (int)excuse->owner);
+        heft__text_printf(text, " (\"%s\" is read by rank %d)", excuse->first, (int)excuse->owner);
     }
     const heft_tensor_info_t named = { .name = exception->pattern };
     return heft__proof_add(proof, HEFT_FINDING_EXCEPTION, false, -1, &named, excuse->n_elems, NULL,
@@ -80,6 +83,8 @@ static heft_status_t report_stale(heft__proof_t *proof, const heft__excuse_t *ex
     const kind_row_t *row = &rows[exception->kind];
     heft__text_t *text = &proof->text;
     bool is_error = true;
+    heft__text_printf(text, "exception %s ", row->name);
+    put_pattern(text, exception);
     if (excuse->n_matched == 0) {
         /* a parameter may belong to a rank that is not here */
         is_error = proof->opts->partial == 0 || strcmp(row->thing, "parameter") != 0;
@@ -100,7 +105,6 @@ heft_status_t heft__excuses_report(heft__proof_t *proof, heft_error_t *err)
     for (uint32_t i = 0; i < proof->opts->n_exceptions && status == HEFT_OK; i++) {
         const heft__excuse_t *excuse = &proof->excuses[i];
         heft__text_reset(&proof->text);
-        put_exception(&proof->text, excuse->exception);
         if (excuse->n_excused > 0) {
             status = report_excused(proof, excuse, err);
         } else if (excuse->exception->is_optional == 0) {

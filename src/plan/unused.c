@@ -2,7 +2,7 @@
 /*
  * Source elements that nothing uses. A trained tensor that no parameter needs is as suspect as a
  * parameter that nothing writes: often the two belong together, so each is shown beside the name
- * nearest to it.
+ * nearest to it on the other side.
  */
 #include "plan/plan.h"
 
@@ -66,20 +66,6 @@ static const char *nearest_param(const heft__proof_t *proof, const char *name, i
     return nearest;
 }
 
-/* A source that is used, with a name much like this one: the rule that took it may be the one. */
-static const char *nearest_used(const heft__proof_t *proof, const char *name)
-{
-    uint32_t limit = (uint32_t)strlen(name) / 3 + 1;
-    const char *nearest = NULL;
-    for (uint32_t s = 0; s < proof->plan->n_sources; s++) {
-        const heft_tensor_info_t *info = &proof->plan->sources[s];
-        if (proof->unused[s] < info->n_elems && heft__proof_nearer(name, info->name, &limit)) {
-            nearest = info->name;
-        }
-    }
-    return nearest;
-}
-
 static void put_nearest(heft__proof_t *proof, const char *name)
 {
     int32_t rank = 0;
@@ -87,11 +73,8 @@ static void put_nearest(heft__proof_t *proof, const char *name)
     if (nearest != NULL) {
         heft__text_printf(&proof->text, "; nearest uncovered parameter \"%s\" rank %d", nearest,
                           (int)rank);
-        return;
-    }
-    nearest = nearest_used(proof, name);
-    if (nearest != NULL) {
-        heft__text_printf(&proof->text, "; nearest used source \"%s\"", nearest);
+    } else {
+        heft__text_put(&proof->text, "; no rule reads it: add one, or ignore it with a reason");
     }
 }
 

@@ -111,7 +111,8 @@ static void equal_excuses_the_parameter_it_names(void **state)
     (void)fx_finding(&fx, HEFT_FINDING_OVERWRITTEN, "p1");
     const heft_finding_t *note = fx_finding(&fx, HEFT_FINDING_EXCEPTION, "p0");
     assert_int_equal(note->n_elems, 2);
-    FX_EXPECT_TEXT(note, "exception equal \"p0\" because \"tied on the trainer's side\"");
+    FX_EXPECT_TEXT(note,
+                   "must be equal: 1 parameter, 2 elements by \"p0\": tied on the trainer's side");
     fx_fini(&fx);
 }
 
