@@ -189,6 +189,10 @@ static heft_status_t lex_mark(lexer_t *lx, heft__token_t *token)
         }
     }
     unsigned char c = (unsigned char)*lx->at;
+    if (c == '\'') {
+        return heft__recipe_error(lx->recipe, token->pos, HEFT_ERR_SYNTAX, lx->err,
+                                  "names stand in double quotes, not single ones");
+    }
     if (c > ' ' && c < 0x7f) {
         return heft__recipe_error(lx->recipe, token->pos, HEFT_ERR_SYNTAX, lx->err,
                                   "stray character '%c'", c);

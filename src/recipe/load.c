@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "recipe/compile.h"
 
@@ -99,9 +100,18 @@ static heft_status_t not_found(const char *name, heft_error_t *err)
     for (size_t i = 0; recipe_dir(i, &dir); i++) {
         list_dir(dir.data, &names);
     }
-    heft_status_t status =
-        heft__error_set(err, HEFT_ERR_NOT_FOUND, "no recipe \"%s\"; there are: %s", name,
-                        names.len > 0 ? names.data : "none");
+    heft__text_reset(&dir);
+    heft__text_printf(&dir, "./%s" SUFFIX, name);
+    heft_status_t status;
+    if (!dir.failed && access(dir.data, F_OK) == 0) {
+        status = heft__error_set(err, HEFT_ERR_NOT_FOUND,
+                                 "no recipe \"%s\"; did you mean %s? A path has a slash or ends "
+                                 "in " SUFFIX,
+                                 name, dir.data);
+    } else {
+        status = heft__error_set(err, HEFT_ERR_NOT_FOUND, "no recipe \"%s\"; there are: %s", name,
+                                 names.len > 0 ? names.data : "none");
+    }
     heft__text_fini(&dir);
     heft__text_fini(&names);
     return status;
@@ -136,5 +146,8 @@ heft_status_t heft_recipe_load(const char *name_or_path, heft_recipe_t **recipe_
                              : load_file(path.data, path.data + dir_len + 1, recipe_out, err);
     }
     heft__text_fini(&path);
+    if (status == HEFT_OK && err != NULL) {
+        *err = (heft_error_t)HEFT_ERROR_INIT; /* of a folder that did not have it */
+    }
     return status == HEFT_ERR_NOT_FOUND ? not_found(name_or_path, err) : status;
 }

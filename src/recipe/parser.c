@@ -194,6 +194,15 @@ static heft_status_t add_exception(heft__parser_t *p, heft_exception_t exception
     return HEFT_OK;
 }
 
+/* Just behind the token before the one to parse; there is one. */
+static heft__pos_t end_of_previous(const heft__parser_t *p)
+{
+    const heft__token_t *previous = p->at - 1;
+    heft__pos_t pos = previous->pos;
+    pos.column += (uint32_t)previous->text.len + (previous->kind == TOKEN_STRING ? 2 : 0);
+    return pos;
+}
+
 /* KIND "pattern" [, "pattern"] because "reason" [when EXPR] */
 static heft_status_t parse_exception(heft__parser_t *p, heft_exception_kind_t kind,
                                      bool is_optional)
@@ -214,7 +223,14 @@ static heft_status_t parse_exception(heft__parser_t *p, heft_exception_kind_t ki
         }
     } while (status == HEFT_OK && heft__parse_accept(p, TOKEN_COMMA));
     if (status == HEFT_OK && !heft__parse_accept_word(p, "because")) {
-        status = heft__parse_expected(p, "`because` and a reason");
+        /* on the next line, found is no more than what happens to come next */
+        char found[64];
+        heft__pos_t pos = end_of_previous(p);
+        bool is_next_line = p->at->pos.line != pos.line;
+        status = heft__recipe_error(recipe, is_next_line ? pos : p->at->pos, HEFT_ERR_SYNTAX,
+                                    p->err, "`because` and a reason expected, found %s",
+                                    is_next_line ? "the end of the line"
+                                                 : heft__token_text(p->at, found));
     }
     const heft__token_t *reason = p->at;
     if (status == HEFT_OK) {

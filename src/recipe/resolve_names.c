@@ -60,6 +60,26 @@ static const char *nearest_in(const heft__scope_t *scope, const char *name)
     return heft__nearest(name, names, n);
 }
 
+/* The longest name of a dtype whose letters all stand in the word, in order and from its first on:
+ * bf16 in bfloat16. */
+static const char *nearest_dtype(const char *word)
+{
+    static const char *const names[] = { "bf16",    "f16", "f32", "f64", "f8_e4m3",
+                                         "f8_e5m2", "i8",  "i16", "i32", "i64",
+                                         "u8",      "u16", "u32", "u64", "bool" };
+    const char *best = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *letter = names[i];
+        for (const char *w = word; *w != '\0' && word[0] == names[i][0]; w++) {
+            letter += *letter != '\0' && *letter == *w ? 1 : 0;
+        }
+        if (*letter == '\0' && (best == NULL || strlen(names[i]) > strlen(best))) {
+            best = names[i];
+        }
+    }
+    return best;
+}
+
 static heft_status_t unknown_name(const heft__scope_t *scope, const heft__expr_t *expr,
                                   heft_error_t *err)
 {
@@ -71,6 +91,12 @@ static heft_status_t unknown_name(const heft__scope_t *scope, const heft__expr_t
                                   kind[0] == 'l' ? "`let`" : "`ranks`");
     }
     const char *nearest = nearest_in(scope, expr->text);
+    if (scope->is_dtype) {
+        nearest = nearest != NULL ? nearest : nearest_dtype(expr->text);
+        return heft__recipe_error(
+            recipe, expr->pos, HEFT_ERR_SYNTAX, err, "no dtype or let \"%s\"%s%s", expr->text,
+            nearest != NULL ? "; nearest: " : "", nearest != NULL ? nearest : "");
+    }
     const char *what = scope->rule == NULL ? "let"
                        : !scope->with_axes ? "let or capture"
                                            : "let, capture or axis of the source";
@@ -179,7 +205,8 @@ heft_status_t heft__resolve(heft_recipe_t *recipe, heft_error_t *err)
         bool per_match = false;
         heft__scope_t scope = { .recipe = recipe,
                                 .n_lets = recipe->n_lets,
-                                .has_rank = recipe->rank_name != NULL };
+                                .has_rank = recipe->rank_name != NULL,
+                                .is_dtype = true };
         status = heft__resolve_expr(&scope, recipe->policy.dtype, &per_match, err);
     }
     for (size_t i = 0; i < recipe->n_exceptions && status == HEFT_OK; i++) {

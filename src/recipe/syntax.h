@@ -379,6 +379,7 @@ typedef struct heft__scope {
     size_t n_lets;            /* the first of them are known */
     bool has_rank;
     bool with_axes;
+    bool is_dtype; /* the value names a dtype: what an unknown name may have meant */
 } heft__scope_t;
 
 heft_status_t heft__resolve(heft_recipe_t *recipe, heft_error_t *err);
