@@ -46,6 +46,8 @@ typedef void (*heft_bench_sink_t)(void *arg, const heft_bench_result_t *result);
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_bench_run(const heft_bench_opts_t *opts,
                                                       heft_bench_sink_t sink, void *arg,
                                                       heft_error_t *err);
+/** The name of benchmark i, for `only`; NULL after the last. */
+HEFT_API const char *heft_bench_get_name(uint32_t i);
 
 #ifdef __cplusplus
 }

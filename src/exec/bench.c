@@ -580,6 +580,11 @@ static heft_status_t measure(const heft_bench_opts_t *opts, const buffers_t *buf
     return status;
 }
 
+const char *heft_bench_get_name(uint32_t i)
+{
+    return i < N_BENCHES ? benches[i].name : NULL;
+}
+
 static heft_status_t load_opts(const heft_bench_opts_t *opts, heft_bench_opts_t *out,
                                heft_error_t *err)
 {
