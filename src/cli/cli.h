@@ -100,10 +100,13 @@ struct cli_args {
     {                                                                         \
         .name = "json", .kind = CLI_FLAG, .help = "Print the result as JSON." \
     }
-#define CLI_OPT_RECIPE(required)                                                               \
-    {                                                                                          \
-        .name = "recipe", .value = "RECIPE", .kind = CLI_TEXT, .complete = CLI_COMPLETE_FILE,  \
-        .is_required = (required), .help = "The recipe: a file, or the name of a shipped one." \
+#define CLI_OPT_RECIPE(required)                                                                \
+    {                                                                                           \
+        .name = "recipe", .value = "RECIPE", .kind = CLI_TEXT, .complete = CLI_COMPLETE_FILE,   \
+        .is_required = (required),                                                              \
+        .help =                                                                                 \
+            "The recipe: a path (with a slash, or ending in .heft), or a bare name, looked up " \
+            "in the folders of $HEFT_RECIPES and then among the shipped ones."                  \
     }
 #define CLI_OPT_LET                                                                    \
     {                                                                                  \

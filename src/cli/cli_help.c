@@ -76,7 +76,9 @@ void cli_help_overview(FILE *out)
         (void)fprintf(out, "  %-12s %s\n", cli_commands[i]->name, cli_commands[i]->summary);
     }
     (void)fputs("\n`heft help COMMAND` or `heft COMMAND --help` says everything about one.\n"
-                "Results go to standard output, progress and messages to standard error.\n",
+                "Results go to standard output, progress and messages to standard error.\n"
+                "Environment: HEFT_RECIPES, folders with recipes of yours, separated by colons;\n"
+                "HEFT_URL, the coordinator.\n",
                 out);
 }
 

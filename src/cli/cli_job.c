@@ -26,6 +26,7 @@ void cli_job_fini(cli_job_t *job)
     }
     free(job->tapes);
     free(job->destinations);
+    heft_exceptions_free(job->exceptions);
     heft_bindings_destroy(job->bindings);
     heft_recipe_destroy(job->recipe);
     cli_model_close(&job->source);
@@ -72,7 +73,8 @@ int cli_job_load_recipe(const cli_args_t *args, const char *config_folder, cli_j
 {
     heft_status_t status = heft_recipe_load(cli_text(args, "recipe"), &job->recipe, &job->err);
     if (status != HEFT_OK) {
-        int code = status == HEFT_ERR_NOT_FOUND ? CLI_USAGE : cli_exit_of(&job->err);
+        bool is_name = status == HEFT_ERR_NOT_FOUND && job->err.sys_errno == 0;
+        int code = is_name ? CLI_USAGE : cli_exit_of(&job->err);
         return cli_fail(args, code, "%s", job->err.message);
     }
     status = heft_bindings_create(&job->bindings, &job->err);
@@ -101,13 +103,36 @@ int cli_job_open(const cli_args_t *args, const char *source, bool needs_data, cl
 
 /* ---- tapes and plan ---- */
 
+int cli_job_check_ranks(const cli_args_t *args, const cli_job_t *job, const char *dst)
+{
+    char path[4096];
+    struct stat sb;
+    uint32_t n = 0;
+    do {
+        (void)snprintf(path, sizeof path, "%s/rank-%u", dst, n);
+    } while (stat(path, &sb) == 0 && S_ISDIR(sb.st_mode) && ++n < UINT16_MAX);
+    if (job->n_ranks == 1 && n > 0) {
+        return cli_fail(args, CLI_USAGE,
+                        "%s holds %srank-%u, but the recipe has 1 rank: is --let (tp) right?", dst,
+                        n > 1 ? "rank-0 to " : "", n - 1);
+    }
+    const char *name = strrchr(dst, '/');
+    name = name != NULL ? name + 1 : dst;
+    if (job->n_ranks > 1 && n == 0 && strncmp(name, "rank-", 5) == 0) {
+        return cli_fail(args, CLI_USAGE,
+                        "the recipe has %u ranks: give the folder that holds %s, not %s",
+                        job->n_ranks, name, dst);
+    }
+    return CLI_OK;
+}
+
 static int open_destinations(const cli_args_t *args, const char *dst, cli_job_t *job)
 {
     job->destinations = calloc((size_t)job->n_tapes + 1, sizeof job->destinations[0]);
     if (job->destinations == NULL) {
         return cli_out_of_memory(args);
     }
-    int code = CLI_OK;
+    int code = cli_job_check_ranks(args, job, dst);
     for (uint32_t i = 0; i < job->n_tapes && code == CLI_OK; i++) {
         char *path = cli_rank_path(job, dst, job->first_rank + i);
         code = path != NULL ? cli_model_open(args, path, "destination", &job->destinations[i])
@@ -126,7 +151,9 @@ int cli_job_compile(const cli_args_t *args, const char *dst, cli_job_t *job)
 {
     int64_t rank = cli_has(args, "rank") ? cli_number(args, "rank", 0) : -1;
     if (rank >= (int64_t)job->n_ranks) {
-        return cli_fail(args, CLI_USAGE, "--rank: rank %" PRId64 " of %u", rank, job->n_ranks);
+        return cli_fail(args, CLI_USAGE, "--rank %" PRId64 ": the recipe has %u rank%s, %s%u", rank,
+                        job->n_ranks, job->n_ranks == 1 ? "" : "s",
+                        job->n_ranks == 1 ? "" : "0 to ", job->n_ranks - 1);
     }
     job->first_rank = rank >= 0 ? (uint32_t)rank : 0;
     job->n_tapes = rank >= 0 ? 1 : job->n_ranks;
@@ -148,17 +175,16 @@ int cli_job_compile(const cli_args_t *args, const char *dst, cli_job_t *job)
 int cli_job_plan(const cli_args_t *args, cli_job_t *job)
 {
     (void)args;
-    heft_exception_t *exceptions = NULL;
     heft_plan_opts_t opts = HEFT_PLAN_OPTS_INIT;
     heft_status_t status = heft_recipe_resolve_exceptions(
-        job->recipe, job->bindings, job->source.manifest, destination_of(job, 0), &exceptions,
-        &opts.n_exceptions, &job->err);
+        job->recipe, job->bindings, job->source.manifest, destination_of(job, 0), &job->exceptions,
+        &job->n_exceptions, &job->err);
     if (status == HEFT_OK) {
-        opts.exceptions = exceptions;
+        opts.exceptions = job->exceptions;
+        opts.n_exceptions = job->n_exceptions;
         opts.partial = job->n_tapes < job->n_ranks ? 1 : 0;
         status = heft_plan_create((const heft_tape_t *const *)job->tapes, job->n_tapes,
                                   job->first_rank, &opts, &job->plan, &job->report, &job->err);
-        heft_exceptions_free(exceptions);
     }
     return status == HEFT_OK ? CLI_OK : cli_exit_of(&job->err);
 }

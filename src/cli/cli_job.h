@@ -14,10 +14,12 @@ typedef struct cli_job {
     uint32_t first_rank; /* of the job: --rank, else 0 */
     uint32_t n_tapes;    /* ranks of the job */
     heft_tape_t **tapes;
-    cli_model_t *destinations; /* by tape, or NULL */
-    heft_plan_t *plan;         /* NULL when the proof refused it */
-    heft_report_t *report;     /* NULL before planning */
-    heft_error_t err;          /* of the step that failed */
+    cli_model_t *destinations;    /* by tape, or NULL */
+    heft_exception_t *exceptions; /* of the recipe, as planned with */
+    uint32_t n_exceptions;
+    heft_plan_t *plan;     /* NULL when the proof refused it */
+    heft_report_t *report; /* NULL before planning */
+    heft_error_t err;      /* of the step that failed */
 } cli_job_t;
 
 void cli_job_init(cli_job_t *job);
@@ -31,6 +33,9 @@ int cli_job_open(const cli_args_t *args, const char *source, bool needs_data, cl
 /* Compile all ranks, or that of --rank, against the destination at `dst` if it is not NULL. A
  * refusal is kept in job->err and not printed. */
 int cli_job_compile(const cli_args_t *args, const char *dst, cli_job_t *job);
+/* CLI_USAGE where `dst` holds folders of ranks and the recipe has one rank, or is itself the folder
+ * of one rank of several. */
+int cli_job_check_ranks(const cli_args_t *args, const cli_job_t *job, const char *dst);
 /* Fold and prove. CLI_DIFFERS with job->report when the proof refuses. */
 int cli_job_plan(const cli_args_t *args, cli_job_t *job);
 /* Open, compile, plan; prints every refusal, with its findings. */

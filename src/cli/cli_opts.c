@@ -121,7 +121,14 @@ static int check_value(const cli_args_t *args, const cli_option_t *option, cli_v
     (void)snprintf(what, sizeof what, "--%s", option->name);
     if (option->kind == CLI_NUMBER || option->kind == CLI_BYTES) {
         bool is_number = parse_number(value->text, option->kind == CLI_BYTES, &value->number);
-        if (!is_number || value->number < option->min || value->number > option->max) {
+        bool is_low = is_number && value->number < option->min;
+        bool is_out = is_low || (is_number && value->number > option->max);
+        if (is_out && option->kind == CLI_BYTES) { /* 4M is less than 4 MiB: say the number */
+            return cli_fail(args, CLI_USAGE, "%s: %s is %" PRId64 ", %s than %" PRId64, what,
+                            value->text, value->number, is_low ? "less" : "more",
+                            is_low ? option->min : option->max);
+        }
+        if (!is_number || is_out) {
             return cli_fail(args, CLI_USAGE,
                             "%s: \"%s\" is not a whole number from %" PRId64 " to %" PRId64 "%s",
                             what, value->text, option->min, option->max,
@@ -174,6 +181,19 @@ static bool is_given(const cli_args_t *args, const cli_option_t *option)
     return false;
 }
 
+/* Of a repeatable option NAME=VALUE: whether the NAME was given before. */
+static bool is_given_name(const cli_args_t *args, const cli_option_t *option, const char *text)
+{
+    size_t n = strcspn(text, "=");
+    for (size_t i = 0; text[n] == '=' && i < args->n_values; i++) {
+        const cli_value_t *value = &args->values[i];
+        if (value->option == option && strncmp(value->text, text, n + 1) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* argv[*i] is "--name" or "--name=value"; *i moves on when the next word is its value. */
 static int parse_option(cli_args_t *args, int argc, char **argv, int *i)
 {
@@ -203,6 +223,10 @@ static int parse_option(cli_args_t *args, int argc, char **argv, int *i)
     } else {
         return cli_fail(args, CLI_USAGE, "--%s needs a value: --%s %s", option->name, option->name,
                         option->value);
+    }
+    if (option->is_repeatable && is_given_name(args, option, value.text)) {
+        return cli_fail(args, CLI_USAGE, "--%s %.*s given twice", option->name,
+                        (int)strcspn(value.text, "="), value.text);
     }
     int code = check_value(args, option, &value);
     if (code == CLI_OK) {

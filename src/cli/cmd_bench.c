@@ -35,6 +35,16 @@ static void on_result(void *arg, const heft_bench_result_t *r)
     (void)fflush(stdout);
 }
 
+static int refuse_name(const cli_args_t *args, const char *only)
+{
+    (void)cli_fail(args, CLI_USAGE, "--only: no benchmark \"%s\"; there are:", only);
+    const char *name;
+    for (uint32_t i = 0; (name = heft_bench_get_name(i)) != NULL; i++) {
+        (void)fprintf(stderr, "    %s\n", name);
+    }
+    return CLI_USAGE;
+}
+
 static int run(const cli_args_t *args)
 {
     heft_bench_opts_t opts = HEFT_BENCH_OPTS_INIT;
@@ -47,8 +57,10 @@ static int run(const cli_args_t *args)
     heft_status_t status = heft_bench_run(&opts, on_result, &bench, &err);
     if (status != HEFT_OK) {
         json_decref(bench.results);
-        int code = status == HEFT_ERR_NOT_FOUND ? CLI_USAGE : cli_exit_of(&err);
-        return cli_fail(args, code, "%s", err.message);
+        if (status == HEFT_ERR_NOT_FOUND) {
+            return refuse_name(args, opts.only);
+        }
+        return cli_fail(args, cli_exit_of(&err), "%s", err.message);
     }
     if (bench.has_failed) {
         json_decref(bench.results);
@@ -70,7 +82,10 @@ static const cli_option_t options[] = {
       .min = 1,
       .max = 1000,
       .help = "Rounds; the median is reported. Default: 5." },
-    { .name = "only", .value = "NAME", .kind = CLI_TEXT, .help = "One benchmark only." },
+    { .name = "only",
+      .value = "NAME",
+      .kind = CLI_TEXT,
+      .help = "One benchmark only; a wrong name lists them." },
     CLI_OPT_THREADS,
     CLI_OPT_JSON,
 };

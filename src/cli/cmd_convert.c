@@ -29,8 +29,54 @@ static int report(const cli_args_t *args, const cli_job_t *job, const char *dst,
     }
     char bytes[32];
     cli_bytes_text(n_bytes, bytes);
-    (void)printf("%s: %u rank%s, %s, %" PRIu64 " pieces in %.2f s\n", dst, info.n_ranks,
-                 info.n_ranks == 1 ? "" : "s", bytes, info.n_pieces, seconds);
+    (void)printf("%s: %u rank%s, %s, %" PRIu64 " piece%s in %.2f s\n", dst, info.n_ranks,
+                 info.n_ranks == 1 ? "" : "s", bytes, info.n_pieces, info.n_pieces == 1 ? "" : "s",
+                 seconds);
+    return CLI_OK;
+}
+
+/* Backwards: what is in the checkpoint written, and what of --like is not. */
+static int report_back(const cli_args_t *args, const cli_job_t *job, const char *dst,
+                       double seconds)
+{
+    cli_model_t back;
+    int code = cli_model_open_checkpoint(args, dst, "source", &back);
+    if (code != CLI_OK) {
+        return code;
+    }
+    int64_t n_bytes = heft_manifest_get_n_bytes(back.manifest);
+    uint32_t n_tensors = heft_manifest_get_n_tensors(back.manifest);
+    uint32_t n_all = heft_manifest_get_n_tensors(job->source.manifest);
+    if (n_tensors < n_all) {
+        (void)fprintf(stderr, "heft convert: left out: %u source%s that the recipe ignores:",
+                      n_all - n_tensors, n_all - n_tensors == 1 ? "" : "s");
+    }
+    json_t *left_out = json_array();
+    heft_tensor_info_t t;
+    uint32_t index;
+    for (uint32_t i = 0; heft_manifest_query(job->source.manifest, i, &t, NULL) == HEFT_OK; i++) {
+        if (heft_manifest_find(back.manifest, t.name, &index, NULL) != HEFT_OK) {
+            (void)fprintf(stderr, "%s %s", json_array_size(left_out) > 0 ? "," : "", t.name);
+            (void)json_array_append_new(left_out, json_string(t.name));
+        }
+    }
+    (void)fputs(n_tensors < n_all ? "\n" : "", stderr);
+    cli_model_close(&back);
+    if (cli_has(args, "json")) {
+        heft_plan_info_t info;
+        heft_plan_query(job->plan, &info);
+        return cli_print_json(
+            args, json_pack("{s:s, s:i, s:I, s:I, s:f, s:s, s:i, s:o}", "path", dst, "ranks",
+                            (int)info.n_ranks, "bytes", (json_int_t)n_bytes, "pieces",
+                            (json_int_t)info.n_pieces, "seconds", seconds, "digest", info.digest,
+                            "tensors", (int)n_tensors, "left_out", left_out));
+    }
+    json_decref(left_out);
+    char bytes[32];
+    cli_bytes_text(n_bytes, bytes);
+    (void)printf("%s: 1 checkpoint, %u tensor%s, %s, from %u rank%s in %.2f s\n", dst, n_tensors,
+                 n_tensors == 1 ? "" : "s", bytes, job->n_tapes, job->n_tapes == 1 ? "" : "s",
+                 seconds);
     return CLI_OK;
 }
 
@@ -74,17 +120,23 @@ static int run_reverse(const cli_args_t *args, cli_job_t *job,
     cli_progress_init(&progress, "convert --reverse");
     heft_convert_opts_t opts = options_of(args, &progress);
     opts.reverse = 1;
+    opts.exceptions = job->exceptions;
+    opts.n_exceptions = job->n_exceptions;
     heft_status_t status =
         heft_convert_reverse(job->plan, ranks, job->n_tapes, dst, &opts, &job->err);
     cli_progress_end(&progress);
     return status == HEFT_OK
-               ? report(args, job, dst, (double)(cli_mono_ns() - progress.start_ns) / 1e9)
+               ? report_back(args, job, dst, (double)(cli_mono_ns() - progress.start_ns) / 1e9)
                : cli_fail_status(args, &job->err);
 }
 
 static int reverse(const cli_args_t *args, cli_job_t *job, const char *src, const char *dst)
 {
     int code = run_job(args, cli_text(args, "like"), false, job);
+    if (code != CLI_OK) {
+        return code;
+    }
+    code = cli_job_check_ranks(args, job, src);
     if (code != CLI_OK) {
         return code;
     }
@@ -175,7 +227,13 @@ const cli_command_t cli_cmd_convert = {
         "rank. Files get their final names only when everything is on disk, the index last; after "
         "a "
         "failure or an interrupt nothing is left. Space is reserved first, so that a full disk is "
-        "found before the work.",
+        "found before the work. config.json is not copied.\n\n"
+        "With --reverse one checkpoint is written, with the names and shapes of --like; the "
+        "config.json beside --like is used. A tensor of --like that the recipe ignores is nowhere "
+        "on the engine's side: it is left out, and a note on standard error names it.\n\n"
+        "With --json: an object with path, ranks, bytes, pieces, seconds and digest; with "
+        "--reverse "
+        "also tensors and left_out.",
     .example = "heft convert MODEL OUT --recipe hf-to-engine-dense --let tp=3\n"
                "heft convert OUT BACK --recipe hf-to-engine-dense --let tp=3 \\\n"
                "    --reverse --like MODEL",

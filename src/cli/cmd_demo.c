@@ -6,6 +6,7 @@
  * killed, restarted and brought back. Every step is checked; the first that does not hold ends the
  * demo.
  */
+#include "cli/cli_job.h"
 #include "cli/cli_live.h"
 #include "cli/cli_model.h"
 #include "cli/cli_proc.h"
@@ -24,6 +25,7 @@
 enum {
     MAX_RANKS = 16,
     MAX_ROWS = 8,
+    MAX_WORDS = 64, /* of a command line that the demo makes */
     START_MS = 30000,
     PUSH_MS = 120000,
     STOP_MS = 20000,
@@ -82,13 +84,81 @@ static int start_coordinator(demo_t *d)
     return d->url != NULL && d->url[0] != '\0' ? CLI_OK : fail(d, "the coordinator did not start");
 }
 
+/* --recipe and --let, as serve and check take them; how many words. check_lets has seen to the
+ * room.
+ */
+static size_t put_recipe(const demo_t *d, const char **argv)
+{
+    size_t n = 0;
+    argv[n++] = "--recipe";
+    argv[n++] = d->recipe;
+    argv[n++] = "--let";
+    argv[n++] = d->let_tp;
+    size_t cursor = 0;
+    const char *let;
+    while ((let = cli_next(d->args, "let", &cursor)) != NULL) {
+        argv[n++] = "--let";
+        argv[n++] = let;
+    }
+    return n;
+}
+
+static int check_lets(const cli_args_t *args)
+{
+    size_t n = 0;
+    size_t cursor = 0;
+    const char *let;
+    while ((let = cli_next(args, "let", &cursor)) != NULL) {
+        if (strncmp(let, "tp=", 3) == 0) {
+            return cli_fail(args, CLI_USAGE, "--let %s: --tp gives this", let);
+        }
+        if (++n > (MAX_WORDS - 16) / 2) {
+            return cli_fail(args, CLI_USAGE, "--let: more than %d", (MAX_WORDS - 16) / 2);
+        }
+    }
+    return CLI_OK;
+}
+
+/* Compile and prove here first: what is wrong with the model or the recipe is said at once. */
+static int check_recipe(const demo_t *d)
+{
+    const char *words[MAX_WORDS] = { d->model };
+    int n = 1 + (int)put_recipe(d, words + 1);
+    char *argv[MAX_WORDS] = { NULL };
+    cli_job_t job;
+    cli_job_init(&job);
+    cli_args_t check = { .n_values = 0 };
+    int code = CLI_OK;
+    for (int i = 0; i < n && code == CLI_OK; i++) {
+        argv[i] = strdup(words[i]);
+        code = argv[i] != NULL ? CLI_OK : cli_out_of_memory(d->args);
+    }
+    if (code == CLI_OK) {
+        code = cli_args_parse(&check, &cli_cmd_check, n, argv);
+        check.command = d->args->command; /* which messages begin with */
+        code = code == CLI_OK ? cli_job_run(&check, d->model, true, &job) : code;
+    }
+    if (code == CLI_OK && job.n_ranks != d->n_ranks) {
+        code = cli_fail(d->args, CLI_USAGE, "the recipe has %u rank%s, --tp says %u", job.n_ranks,
+                        job.n_ranks == 1 ? "" : "s", d->n_ranks);
+    }
+    cli_job_fini(&job);
+    cli_args_fini(&check);
+    for (int i = 0; i < n; i++) {
+        free(argv[i]);
+    }
+    return code;
+}
+
 static int start_rank(demo_t *d, uint32_t rank)
 {
     char number[16];
     (void)snprintf(number, sizeof number, "%u", rank);
-    const char *const argv[] = { "serve", "--url",     d->url,    "--recipe", d->recipe,
-                                 "--let", d->let_tp,   "--model", d->model,   "--rank",
-                                 number,  "--readers", "1",       "--json",   NULL };
+    const char *argv[MAX_WORDS] = { "serve",  "--url", d->url,      "--model", d->model,
+                                    "--rank", number,  "--readers", "1",       "--json" };
+    size_t n = 10;
+    n += put_recipe(d, argv + n);
+    argv[n] = NULL;
     return cli_proc_start(d->args, d->log, argv, &d->ranks[rank]);
 }
 
@@ -321,8 +391,14 @@ static json_t *rows_json(const demo_t *d)
 
 static int prepare(demo_t *d)
 {
+    (void)snprintf(d->let_tp, sizeof d->let_tp, "tp=%u", d->n_ranks);
     cli_model_t model;
-    int code = cli_model_open_checkpoint(d->args, d->model, "source", &model);
+    int code = check_lets(d->args);
+    code = code == CLI_OK ? check_recipe(d) : code;
+    if (code != CLI_OK) {
+        return code;
+    }
+    code = cli_model_open_checkpoint(d->args, d->model, "source", &model);
     if (code != CLI_OK) {
         return code;
     }
@@ -335,7 +411,6 @@ static int prepare(demo_t *d)
     }
     (void)snprintf(d->log, sizeof d->log, "%s/log", d->work);
     (void)snprintf(d->trained, sizeof d->trained, "%s/trained", d->work);
-    (void)snprintf(d->let_tp, sizeof d->let_tp, "tp=%u", d->n_ranks);
     d->memcpy_gb_per_s = demo_measure_memcpy(d->model_bytes);
     return d->memcpy_gb_per_s > 0 ? CLI_OK : cli_out_of_memory(d->args);
 }
@@ -382,7 +457,13 @@ static const cli_operand_t operands[] = {
 };
 
 static const cli_option_t options[] = {
-    CLI_OPT_RECIPE(false),
+    { .name = "recipe",
+      .value = "RECIPE",
+      .kind = CLI_TEXT,
+      .complete = CLI_COMPLETE_FILE,
+      .help = "The recipe: a path, or the name of a shipped one; it must have a `let tp`. Default: "
+              "hf-to-engine-dense." },
+    CLI_OPT_LET,
     { .name = "tp",
       .value = "N",
       .kind = CLI_NUMBER,

@@ -101,6 +101,11 @@ static int print_text(const heft_manifest_t *manifest, const char *pattern)
             print_tensor(&t, width);
         }
     }
+    if (pattern != NULL && totals.all_tensors == 0) {
+        uint32_t n = heft_manifest_get_n_tensors(manifest);
+        (void)fprintf(stderr, "heft inspect: no name of %u tensor%s matches \"%s\"\n", n,
+                      n == 1 ? "" : "s", pattern);
+    }
     (void)printf("\n");
     print_totals(&totals);
     return CLI_OK;

@@ -97,7 +97,36 @@ class Check(Files):
         self.assertIn("hf-to-engine-dense", self.heft("check", self.model, "--recipe", "hf-to-engine", code=2).stderr)
         self.assertIn("NAME=VALUE", self.heft("check", self.model, *DENSE[:2], "--let", "tp", code=2).stderr)
         self.assertIn('nearest is "tp"', self.heft("check", self.model, *DENSE[:2], "--let", "tpp=2", code=2).stderr)
-        self.assertIn("rank 7 of 2", self.heft("check", self.model, *DENSE, "--rank", "7", code=2).stderr)
+        for command in (("check", self.model), ("explain", "model.norm.weight", self.model), ("plan", self.model)):
+            err = self.heft(*command, *DENSE, "--rank", "2", code=2, env={"HEFT_RECIPES": f"{self.dir}:{os.environ['HEFT_RECIPES']}"}).stderr
+            self.assertEqual(err, f"heft {command[0]}: --rank 2: the recipe has 2 ranks, 0 to 1\n")
+        self.assertIn("--let tp given twice", self.heft("check", self.model, *DENSE, "--let", "tp=1", code=2).stderr)
+
+    def test_missing_paths_are_one_kind_of_failure(self):
+        recipe = self.recipe('"w" [a] -> "w" [a]\n')
+        none = self.dir / "none"
+        for args in ((none, "--recipe", recipe), (self.model, "--recipe", f"{none}.heft"),
+                     (self.model, "--recipe", recipe, "--config", none)):
+            self.assertIn("none", self.heft("check", *args, code=4).stderr)
+        err = self.heft("check", self.model, "--recipe", "test", code=2, cwd=self.dir).stderr
+        self.assertIn("did you mean ./test.heft?", err)
+
+    def test_ignored_sources_and_those_without_a_rule(self):
+        recipe = self.recipe('"model.norm.*" [d] -> "norm" [d]\nignore "model.layers.*" because "not yet"\n')
+        out = self.heft("check", self.model, "--recipe", recipe, code=1).stdout
+        self.assertRegex(out, r'ignored: 18 sources, \d+ elements by "model.layers.\*" \(.*test.heft:2:8\): not yet')
+        self.assertIn("no rule reads it: add one, or ignore it with a reason", out)
+
+    def test_folders_of_ranks_are_told_from_ranks(self):
+        out = self.dir / "out"
+        self.heft("convert", self.model, out, *DENSE)
+        err = self.heft("check", self.model, out, *DENSE[:2], "--let", "tp=1", code=2).stderr
+        self.assertIn("holds rank-0 to rank-1, but the recipe has 1 rank", err)
+        err = self.heft("check", self.model, out / "rank-1", *DENSE, code=2).stderr
+        self.assertIn("give the folder that holds rank-1", err)
+        back = self.dir / "back"
+        self.heft("convert", out / "rank-0", back, *DENSE, "--reverse", "--like", self.model, code=2)
+        self.assertFalse(back.exists())
         self.assertIn("--rank", self.heft("check", self.model, *DENSE, "--rank", "-1", code=2).stderr)
         self.assertIn("--recipe RECIPE is missing", self.heft("check", self.model, code=2).stderr)
 
@@ -197,6 +226,22 @@ class Convert(Files):
         self.assertTrue((out / "rank-0" / "model.safetensors.index.json").exists())
         self.heft("convert", out, back, *DENSE, "--reverse", "--like", self.model)
         self.assertEqual(read_checkpoint(back), self.tensors)
+
+    def test_there_and_back_without_what_is_ignored(self):
+        src, out, back = self.dir / "src", self.dir / "out", self.dir / "back"
+        src.mkdir()
+        want = {name: self.tensors[name] for name in ("model.norm.weight", "model.embed_tokens.weight")}
+        write_safetensors(src / "model.safetensors", {**want, "n.rng.count": ("I64", (), b"7" * 8)})
+        rules = '"model.norm.weight" [d] -> "norm" [d]\n"model.embed_tokens.weight" [a, b] -> "embed" [b, a]\n'
+        recipe = self.recipe(rules + 'ignore "n.rng.*" because "random state"\n')
+        self.heft("convert", src, out, "--recipe", recipe)
+        args = ("convert", out, back, "--recipe", recipe, "--reverse", "--like", src)
+        done = self.heft(*args)
+        self.assertIn("left out: 1 source that the recipe ignores: n.rng.count\n", done.stderr)
+        self.assertIn("1 checkpoint, 2 tensors", done.stdout)
+        self.assertEqual(read_checkpoint(back), want)
+        shutil.rmtree(back)
+        self.assertEqual(self.json(*args)["left_out"], ["n.rng.count"])
 
     def test_one_rank_of_many(self):
         out = self.dir / "out"

@@ -272,7 +272,7 @@ class Rounds(Case):
     def test_serve_needs_a_rank_of_several(self):
         args = ("serve", "--url", self.url, *RECIPE, "--model", self.model)
         self.assertIn("--rank is needed", self.heft(*args, code=2).stderr)
-        self.assertIn("rank 2 of 2", self.heft(*args, "--rank", "2", code=2).stderr)
+        self.assertIn("--rank 2: the recipe has 2 ranks, 0 to 1", self.heft(*args, "--rank", "2", code=2).stderr)
 
 
 class Alone(Case):
