@@ -1,34 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A whole push in one process: a synthetic dense model (hidden 2048, 22 layers: 2 GiB in bf16),
- * every tensor under its trainer name, to two tensor-parallel targets with fused qkv and gate_up.
- * Prints GB/s of destination bytes and the ratio to glibc memcpy of as many bytes, measured in the
- * same round, with and without digests.
+ * A whole push in one process to two targets, of a synthetic model (exec_model.h). Prints GB/s of
+ * destination bytes and the ratio to glibc memcpy of as many bytes, measured in the same round,
+ * with and without digests.
  *
  *   exec_push dense|scanned [layers] [rounds] [threads]
  *
  * Memory is mapped in huge pages where the system grants them, touched and kept before anything is
- * timed. Rounds alternate the variants; medians are printed.
+ * timed. Rounds alternate the variants; medians are printed. One thread is timed by its own clock,
+ * which stops while another process has the core; several by the wall's.
  */
-#include "heft/exec.h"
+#include "exec_model.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
-enum { HIDDEN = 2048, KV = 512, INTER = 5632, VOCAB = 32000, TP = 2, MAX_ROUNDS = 64 };
-
-#define CHECK(call)                                                           \
-    do {                                                                      \
-        if ((call) != HEFT_OK) {                                              \
-            (void)fprintf(stderr, "exec_push: %s: %s\n", #call, err.message); \
-            exit(1);                                                          \
-        }                                                                     \
-    } while (0)
-
-static heft_error_t err;
+enum { MAX_ROUNDS = 64 };
 
 typedef struct arena {
     char *base;
@@ -65,170 +53,13 @@ static void *arena_take(arena_t *arena, int64_t bytes)
     return arena->base + at;
 }
 
+static clockid_t clock_id = CLOCK_THREAD_CPUTIME_ID;
+
 static double now(void)
 {
     struct timespec ts;
-    (void)clock_gettime(CLOCK_MONOTONIC, &ts);
+    (void)clock_gettime(clock_id, &ts);
     return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
-}
-
-/* ---- the model ---- */
-
-static heft_view_t add_shape(heft_tape_t *tape, heft_buffer_kind_t kind, const char *name,
-                             heft_shape_t shape)
-{
-    uint32_t id;
-    CHECK(heft_tape_add_buffer(tape, kind, name, HEFT_DTYPE_BF16, &shape, &id, &err));
-    return heft_view_contiguous(id, &shape);
-}
-
-static heft_view_t add(heft_tape_t *tape, heft_buffer_kind_t kind, const char *name, int64_t rows,
-                       int64_t cols)
-{
-    return add_shape(tape, kind, name, (heft_shape_t){ .rank = 2, .extent = { rows, cols } });
-}
-
-static heft_view_t source(heft_tape_t *tape, int layer, const char *what, int64_t rows,
-                          int64_t cols)
-{
-    char name[96];
-    (void)snprintf(name, sizeof name, "model.layers.%d.%s.weight", layer, what);
-    return add(tape, HEFT_BUFFER_SOURCE, name, rows, cols);
-}
-
-static heft_view_t param(heft_tape_t *tape, int layer, const char *what, int64_t rows, int64_t cols)
-{
-    char name[96];
-    (void)snprintf(name, sizeof name, "model.layers.%d.%s.weight", layer, what);
-    return add(tape, HEFT_BUFFER_PARAM, name, rows, cols);
-}
-
-static heft_view_t narrow(heft_view_t view, int dim, int64_t begin, int64_t n)
-{
-    view.offset += begin * view.stride[dim];
-    view.extent[dim] = n;
-    return view;
-}
-
-/* Rank r's share of src along dim, to dst at this row. */
-static void copy_share(heft_tape_t *tape, heft_view_t dst, int64_t row, heft_view_t src, int dim,
-                       int r)
-{
-    int64_t n = src.extent[dim] / TP;
-    src = narrow(src, dim, r * n, n);
-    dst = narrow(dst, 0, row, src.extent[0]);
-    CHECK(heft_tape_copy(tape, &dst, &src, "bench", &err));
-}
-
-static void add_layer(heft_tape_t *tape, int l, int r)
-{
-    heft_view_t q = source(tape, l, "q_proj", HIDDEN, HIDDEN);
-    heft_view_t k = source(tape, l, "k_proj", KV, HIDDEN);
-    heft_view_t v = source(tape, l, "v_proj", KV, HIDDEN);
-    heft_view_t o = source(tape, l, "o_proj", HIDDEN, HIDDEN);
-    heft_view_t gate = source(tape, l, "gate_proj", INTER, HIDDEN);
-    heft_view_t up = source(tape, l, "up_proj", INTER, HIDDEN);
-    heft_view_t down = source(tape, l, "down_proj", HIDDEN, INTER);
-    heft_view_t norm = source(tape, l, "norm", 2, HIDDEN);
-    heft_view_t qkv = param(tape, l, "qkv_proj", (HIDDEN + 2 * KV) / TP, HIDDEN);
-    copy_share(tape, qkv, 0, q, 0, r);
-    copy_share(tape, qkv, HIDDEN / TP, k, 0, r);
-    copy_share(tape, qkv, (HIDDEN + KV) / TP, v, 0, r);
-    copy_share(tape, param(tape, l, "o_proj", HIDDEN, HIDDEN / TP), 0, o, 1, r);
-    heft_view_t gate_up = param(tape, l, "gate_up_proj", 2 * INTER / TP, HIDDEN);
-    copy_share(tape, gate_up, 0, gate, 0, r);
-    copy_share(tape, gate_up, INTER / TP, up, 0, r);
-    copy_share(tape, param(tape, l, "down_proj", HIDDEN, INTER / TP), 0, down, 1, r);
-    heft_view_t norm_param = param(tape, l, "norm", 2, HIDDEN);
-    CHECK(heft_tape_copy(tape, &norm_param, &norm, "bench", &err));
-}
-
-enum { EXPERTS = 32, EXPERT_INTER = 768, PADDED = 1024, LANE = 128 };
-
-static void fill(heft_tape_t *tape, heft_view_t dst)
-{
-    CHECK(heft_tape_fill(tape, &dst, 0, "bench", &err));
-}
-
-/* [e, l, d, f] of gate (which = 0) or up (1), layer l, rank r, to wi [e, d, (b 2 n)]: f is shared
- * out, padded, cut in blocks b of n lanes. */
-static void copy_lanes(heft_tape_t *tape, heft_view_t wi, heft_view_t src, int which, int l, int r)
-{
-    const int64_t share = EXPERT_INTER / TP;
-    src = narrow(narrow(src, 1, l, 1), 3, r * share, share);
-    heft_view_t from = { .buffer = src.buffer,
-                         .rank = 4,
-                         .offset = src.offset,
-                         .extent = { EXPERTS, HIDDEN, share / LANE, LANE },
-                         .stride = { src.stride[0], src.stride[2], LANE, 1 } };
-    heft_view_t to = { .buffer = wi.buffer,
-                       .rank = 4,
-                       .offset = wi.offset + which * LANE,
-                       .extent = { EXPERTS, HIDDEN, share / LANE, LANE },
-                       .stride = { wi.stride[0], wi.stride[1], 2 * LANE, 1 } };
-    CHECK(heft_tape_copy(tape, &to, &from, "bench", &err));
-    to.offset += share / LANE * 2 * LANE;
-    to.extent[2] = (PADDED / TP - share) / LANE;
-    fill(tape, to);
-}
-
-static heft_tape_t *make_scanned_tape(int n_layers, int r)
-{
-    heft_tape_t *tape = NULL;
-    CHECK(heft_tape_create(&tape, &err));
-    const heft_shape_t wide = { .rank = 4, .extent = { EXPERTS, n_layers, HIDDEN, EXPERT_INTER } };
-    const heft_shape_t square = { .rank = 3, .extent = { HIDDEN, n_layers, HIDDEN } };
-    heft_view_t wi_0 = add_shape(tape, HEFT_BUFFER_SOURCE, "layers.wi_0", wide);
-    heft_view_t wi_1 = add_shape(tape, HEFT_BUFFER_SOURCE, "layers.wi_1", wide);
-    heft_view_t query = add_shape(tape, HEFT_BUFFER_SOURCE, "layers.query", square);
-    for (int l = 0; l < n_layers; l++) {
-        char name[64];
-        (void)snprintf(name, sizeof name, "layers.%d.wi", l);
-        heft_view_t wi =
-            add_shape(tape, HEFT_BUFFER_PARAM, name,
-                      (heft_shape_t){ .rank = 3, .extent = { EXPERTS, HIDDEN, 2 * PADDED / TP } });
-        copy_lanes(tape, wi, wi_0, 0, l, r);
-        copy_lanes(tape, wi, wi_1, 1, l, r);
-        (void)snprintf(name, sizeof name, "layers.%d.q", l);
-        heft_view_t q = add(tape, HEFT_BUFFER_PARAM, name, HIDDEN / TP, HIDDEN);
-        heft_view_t src = narrow(query, 2, r * (HIDDEN / TP), HIDDEN / TP);
-        heft_view_t turned = { .buffer = src.buffer,
-                               .rank = 2,
-                               .offset = src.offset + l * src.stride[1],
-                               .extent = { HIDDEN / TP, HIDDEN },
-                               .stride = { 1, src.stride[0] } };
-        CHECK(heft_tape_copy(tape, &q, &turned, "bench", &err));
-    }
-    return tape;
-}
-
-static heft_tape_t *make_tape(int n_layers, int r)
-{
-    heft_tape_t *tape = NULL;
-    CHECK(heft_tape_create(&tape, &err));
-    heft_view_t embed = add(tape, HEFT_BUFFER_SOURCE, "model.embed.weight", VOCAB, HIDDEN);
-    copy_share(tape, add(tape, HEFT_BUFFER_PARAM, "model.embed.weight", VOCAB / TP, HIDDEN), 0,
-               embed, 0, r);
-    for (int l = 0; l < n_layers; l++) {
-        add_layer(tape, l, r);
-    }
-    return tape;
-}
-
-static heft_plan_t *make_plan(int is_scanned, int n_layers)
-{
-    heft_tape_t *tapes[TP];
-    const heft_tape_t *borrowed[TP];
-    for (int r = 0; r < TP; r++) {
-        tapes[r] = is_scanned ? make_scanned_tape(n_layers, r) : make_tape(n_layers, r);
-        borrowed[r] = tapes[r];
-    }
-    heft_plan_t *plan = NULL;
-    CHECK(heft_plan_create(borrowed, TP, 0, NULL, &plan, NULL, &err));
-    for (int r = 0; r < TP; r++) {
-        heft_tape_destroy(tapes[r]);
-    }
-    return plan;
 }
 
 /* ---- measuring ---- */
@@ -240,31 +71,32 @@ typedef struct bench {
     arena_t from;
     arena_t to;
     const void **sources;
-    void **params[TP];
-    uint64_t *digests[TP];
+    void **params[EXEC_MODEL_RANKS];
+    uint64_t *digests[EXEC_MODEL_RANKS];
     heft_exec_t *plain;
     heft_exec_t *with_digests;
 } bench_t;
 
 static heft_exec_t *make_exec(const bench_t *b, uint32_t n_threads, int has_digests)
 {
-    static heft_exec_target_t targets[2][TP]; /* borrowed by the runs */
+    static heft_exec_target_t targets[2][EXEC_MODEL_RANKS]; /* borrowed by the runs */
     heft_exec_opts_t opts = HEFT_EXEC_OPTS_INIT;
     opts.n_threads = n_threads;
-    for (uint32_t r = 0; r < TP; r++) {
+    for (uint32_t r = 0; r < EXEC_MODEL_RANKS; r++) {
         targets[has_digests][r] =
             (heft_exec_target_t){ .rank_index = r,
                                   .params = b->params[r],
                                   .digests_out = has_digests ? b->digests[r] : NULL };
     }
     heft_exec_t *exec = NULL;
-    CHECK(heft_exec_create(b->plan, targets[has_digests], TP, &opts, &exec, &err));
+    CHECK(heft_exec_create(b->plan, targets[has_digests], EXEC_MODEL_RANKS, &opts, &exec,
+                           &exec_model_err));
     return exec;
 }
 
 static void set_up(bench_t *b, int is_scanned, int n_layers, uint32_t n_threads)
 {
-    b->plan = make_plan(is_scanned, n_layers);
+    b->plan = exec_model_plan(is_scanned, n_layers);
     heft_plan_query(b->plan, &b->info);
     size_t slack = (size_t)(n_layers + 1) * 64 * 4096;
     b->n_bytes = b->info.n_bytes + b->info.n_constant_bytes;
@@ -273,16 +105,16 @@ static void set_up(bench_t *b, int is_scanned, int n_layers, uint32_t n_threads)
     b->sources = calloc(b->info.n_sources, sizeof *b->sources);
     for (uint32_t s = 0; s < b->info.n_sources; s++) {
         heft_tensor_info_t info;
-        CHECK(heft_plan_query_source(b->plan, s, &info, &err));
+        CHECK(heft_plan_query_source(b->plan, s, &info, &exec_model_err));
         b->sources[s] = arena_take(&b->from, info.n_bytes);
     }
-    for (uint32_t r = 0; r < TP; r++) {
+    for (uint32_t r = 0; r < EXEC_MODEL_RANKS; r++) {
         uint32_t n = heft_plan_get_n_params(b->plan, r);
         b->params[r] = calloc(n, sizeof *b->params[r]);
         b->digests[r] = calloc(n, sizeof *b->digests[r]);
         for (uint32_t p = 0; p < n; p++) {
             heft_tensor_info_t info;
-            CHECK(heft_plan_query_param(b->plan, r, p, &info, &err));
+            CHECK(heft_plan_query_param(b->plan, r, p, &info, &exec_model_err));
             b->params[r][p] = arena_take(&b->to, info.n_bytes);
         }
     }
@@ -297,10 +129,10 @@ static void set_up(bench_t *b, int is_scanned, int n_layers, uint32_t n_threads)
 /* Every parameter has the digest that the run computed from the source side. */
 static void check_digests(const bench_t *b)
 {
-    for (uint32_t r = 0; r < TP; r++) {
+    for (uint32_t r = 0; r < EXEC_MODEL_RANKS; r++) {
         for (uint32_t p = 0; p < heft_plan_get_n_params(b->plan, r); p++) {
             heft_tensor_info_t info;
-            CHECK(heft_plan_query_param(b->plan, r, p, &info, &err));
+            CHECK(heft_plan_query_param(b->plan, r, p, &info, &exec_model_err));
             if (heft_digest(b->params[r][p], info.n_bytes) != b->digests[r][p]) {
                 (void)fprintf(stderr, "exec_push: rank %u \"%s\": wrong digest\n", r, info.name);
                 exit(1);
@@ -312,7 +144,7 @@ static void check_digests(const bench_t *b)
 static double time_run(const bench_t *b, heft_exec_t *exec)
 {
     double begin = now();
-    CHECK(heft_exec_run(exec, b->sources, &err));
+    CHECK(heft_exec_run(exec, b->sources, &exec_model_err));
     return now() - begin;
 }
 
@@ -348,6 +180,9 @@ int main(int argc, char **argv)
         n_threads < 1) {
         (void)fprintf(stderr, "usage: exec_push dense|scanned [layers] [rounds] [threads]\n");
         return 2;
+    }
+    if (n_threads > 1) {
+        clock_id = CLOCK_MONOTONIC;
     }
     bench_t b = { .plan = NULL };
     set_up(&b, is_scanned, n_layers, (uint32_t)n_threads);
