@@ -73,11 +73,16 @@ typedef struct heft__bound_piece {
 typedef heft_status_t (*heft__bound_sink_t)(void *arg, const heft__bound_piece_t *bound,
                                             heft_error_t *err);
 
-/* Calls sink for each part; together they are the piece, none is empty. No part takes steps of more
- * than max_slab_bytes along its outermost loop, unless it has a single one. Prepared data live in
+/* How finely pieces are taken apart. */
+typedef struct heft__bind_limits {
+    int64_t slab_bytes; /* a step of a part's outermost loop is no larger */
+    int64_t part_bytes; /* no part is smaller for any other reason */
+} heft__bind_limits_t;
+
+/* Calls sink for each part; together they are the piece, none is empty. Prepared data live in
  * arena. */
 heft_status_t heft__piece_bind(const heft_plan_t *plan, const heft_piece_t *piece,
-                               heft_dtype_t param_dtype, int64_t max_slab_bytes,
+                               heft_dtype_t param_dtype, heft__bind_limits_t limits,
                                heft__arena_t *arena, heft__bound_sink_t sink, void *sink_arg,
                                heft_error_t *err);
 /* The bits of a constant piece in the parameter's dtype. */

@@ -39,7 +39,7 @@ typedef struct binder {
     const heft_piece_t *piece;
     heft_dtype_t param_dtype;
     heft_dtype_t src_dtype[HEFT_MAX_SOURCES];
-    int64_t max_slab_bytes;
+    heft__bind_limits_t limits;
     heft__arena_t *arena;
     heft__bound_sink_t sink;
     void *sink_arg;
@@ -48,15 +48,17 @@ typedef struct binder {
 
 /* ---- copies ---- */
 
-/* The copy of one slab. */
-static heft__copy_t inner_copy(const heft__copy_plan_t *plan, uint32_t elem_bytes)
+/* The copy of one step of loop `skip`. */
+static heft__copy_t inner_copy(const heft__copy_plan_t *plan, int skip, uint32_t elem_bytes)
 {
     int64_t eb = (int64_t)elem_bytes;
-    heft__copy_t copy = { .elem_bytes = elem_bytes, .rank = plan->n_loops - 1 };
-    for (int k = 1; k < plan->n_loops; k++) {
-        copy.extent[k - 1] = plan->extent[k];
-        copy.dst_stride[k - 1] = plan->dst_step[k] / eb;
-        copy.src_stride[k - 1] = plan->src_step[k] / eb;
+    heft__copy_t copy = { .elem_bytes = elem_bytes };
+    for (int k = 0; k < plan->n_loops; k++) {
+        if (k != skip) {
+            copy.extent[copy.rank] = plan->extent[k];
+            copy.dst_stride[copy.rank] = plan->dst_step[k] / eb;
+            copy.src_stride[copy.rank++] = plan->src_step[k] / eb;
+        }
     }
     if (plan->run_bytes > eb) {
         copy.extent[copy.rank] = plan->run_bytes / eb;
@@ -66,6 +68,23 @@ static heft__copy_t inner_copy(const heft__copy_plan_t *plan, uint32_t elem_byte
     return copy;
 }
 
+/* The loop along which a copy is taken apart, or -1. Beyond large slabs, that is done until runs
+ * have a single loop, shortest loop first, while parts are large enough: those run fastest. */
+static int choose_loop(const binder_t *b, const heft__copy_plan_t *plan)
+{
+    if (plan->bytes / plan->extent[0] > b->limits.slab_bytes) {
+        return 0;
+    }
+    if (plan->kind != HEFT__COPY_RUNS || plan->n_loops == 1 || b->base.fill != NULL) {
+        return -1;
+    }
+    int shortest = 0;
+    for (int k = 1; k < plan->n_loops; k++) {
+        shortest = plan->extent[k] < plan->extent[shortest] ? k : shortest;
+    }
+    return plan->bytes / plan->extent[shortest] >= b->limits.part_bytes ? shortest : -1;
+}
+
 /* plan is in the arena; the offsets are those of its base pointers. */
 static heft_status_t emit_copy(const binder_t *b, const heft__copy_plan_t *plan, int64_t dst_offset,
                                int64_t src_offset, heft_error_t *err)
@@ -73,7 +92,8 @@ static heft_status_t emit_copy(const binder_t *b, const heft__copy_plan_t *plan,
     if (plan->kind == HEFT__COPY_EMPTY) {
         return HEFT_OK;
     }
-    if (plan->bytes / plan->extent[0] <= b->max_slab_bytes) {
+    int loop = choose_loop(b, plan);
+    if (loop < 0) {
         heft__bound_piece_t bound = b->base;
         bound.copy = plan;
         bound.bytes = plan->bytes;
@@ -83,15 +103,15 @@ static heft_status_t emit_copy(const binder_t *b, const heft__copy_plan_t *plan,
         bound.src_end = src_offset + plan->src_end;
         return b->sink(b->sink_arg, &bound, err);
     }
-    heft__copy_t copy = inner_copy(plan, b->base.elem_bytes);
+    heft__copy_t copy = inner_copy(plan, loop, b->base.elem_bytes);
     heft__copy_plan_t *inner = heft__arena_alloc(b->arena, sizeof *inner);
     if (inner == NULL) {
         return heft__error_nomem(err, sizeof *inner);
     }
     heft_status_t status = heft__copy_prepare(&copy, inner, err);
-    for (int64_t i = 0; status == HEFT_OK && i < plan->extent[0]; i++) {
-        status = emit_copy(b, inner, dst_offset + plan->dst_offset + i * plan->dst_step[0],
-                           src_offset + plan->src_offset + i * plan->src_step[0], err);
+    for (int64_t i = 0; status == HEFT_OK && i < plan->extent[loop]; i++) {
+        status = emit_copy(b, inner, dst_offset + plan->dst_offset + i * plan->dst_step[loop],
+                           src_offset + plan->src_offset + i * plan->src_step[loop], err);
     }
     return status;
 }
@@ -244,7 +264,7 @@ static heft_status_t emit_transform(const binder_t *b, const heft__transform_pla
         return HEFT_OK;
     }
     int64_t offset[HEFT_MAX_SOURCES] = { 0 };
-    if (plan->bytes / plan->extent[0] <= b->max_slab_bytes) {
+    if (plan->bytes / plan->extent[0] <= b->limits.slab_bytes) {
         heft__bound_piece_t bound = b->base;
         bound.transform = plan;
         bound.bytes = plan->bytes;
@@ -297,7 +317,7 @@ static bool to_bytes(int64_t elems, heft_dtype_t dtype, int64_t *out)
 }
 
 heft_status_t heft__piece_bind(const heft_plan_t *plan, const heft_piece_t *piece,
-                               heft_dtype_t param_dtype, int64_t max_slab_bytes,
+                               heft_dtype_t param_dtype, heft__bind_limits_t limits,
                                heft__arena_t *arena, heft__bound_sink_t sink, void *sink_arg,
                                heft_error_t *err)
 {
@@ -307,7 +327,7 @@ heft_status_t heft__piece_bind(const heft_plan_t *plan, const heft_piece_t *piec
     }
     binder_t b = { .piece = piece,
                    .param_dtype = param_dtype,
-                   .max_slab_bytes = max_slab_bytes,
+                   .limits = limits,
                    .arena = arena,
                    .sink = sink,
                    .sink_arg = sink_arg,

@@ -9,11 +9,11 @@
 
 #include <stdlib.h>
 
-/* Slabs of at most so many bytes, or as many as make 65536 slabs of the whole plan. With digests,
- * many short calls cost more than reading in order gains. */
+/* Pieces are taken apart to slabs of this size, and to parts of this size where that helps, but to
+ * no more parts than this in the whole plan. */
 #define SLAB_BYTES (INT64_C(256) << 10)
-#define DIGEST_SLAB_BYTES (INT64_C(4) << 20)
-#define MAX_SLABS 65536
+#define PART_BYTES (INT64_C(64) << 10)
+#define MAX_PARTS 65536
 
 typedef struct heft__exec_entry {
     heft__job_info_t info;
@@ -138,26 +138,17 @@ static heft_status_t add_bound(void *arg, const heft__bound_piece_t *bound, heft
     return status;
 }
 
-static int64_t slab_bytes(const heft_exec_t *exec, uint32_t rank_index)
-{
-    int64_t bytes = SLAB_BYTES;
-    for (uint32_t t = 0; t < exec->n_targets; t++) {
-        if (exec->targets[t].rank_index == rank_index && exec->target_acc[t] != HEFT__NO_ACC) {
-            bytes = DIGEST_SLAB_BYTES;
-        }
-    }
-    return heft__max_i64(bytes, exec->plan_bytes / MAX_SLABS);
-}
-
 static heft_status_t add_pieces(heft_exec_t *exec, uint32_t rank_index, uint32_t param,
                                 const heft_piece_t *pieces, uint64_t n, heft_error_t *err)
 {
     param_t p = { .exec = exec, .rank_index = rank_index, .index = param };
-    int64_t max_slab = slab_bytes(exec, rank_index);
+    int64_t least = exec->plan_bytes / MAX_PARTS;
+    heft__bind_limits_t limits = { .slab_bytes = heft__max_i64(SLAB_BYTES, least),
+                                   .part_bytes = heft__max_i64(PART_BYTES, least) };
     heft_status_t status = heft_plan_query_param(exec->plan, rank_index, param, &p.info, err);
     for (uint64_t i = 0; status == HEFT_OK && i < n; i++) {
         if (!heft__piece_is_opaque(&pieces[i])) {
-            status = heft__piece_bind(exec->plan, &pieces[i], p.info.dtype, max_slab, &exec->arena,
+            status = heft__piece_bind(exec->plan, &pieces[i], p.info.dtype, limits, &exec->arena,
                                       add_bound, &p, err);
         }
     }

@@ -269,6 +269,60 @@ static void large_runs_report_progress_and_can_be_canceled(void **state)
     ref_case_fini(&c);
 }
 
+/* gate and up [4, 300, 384] to [4, 300, 4 * 256] in lanes of 128, gate first, the last lanes
+ * padded; a mirrored copy beside it: pieces of several loops, taken apart until one is left. */
+static void interleaved_lanes_are_exact(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    ref_case_t c = { 0 };
+    const int64_t extent[] = { 4, 300, 384 };
+    int gate = ref_case_source(&c, "gate", HEFT_DTYPE_BF16, 3, extent);
+    int up = ref_case_source(&c, "up", HEFT_DTYPE_BF16, 3, extent);
+    heft_tape_t *t = ref_case_tape(&c);
+    uint32_t p = ref_tape_param(t, "wi", HEFT_DTYPE_BF16, 3, (int64_t[]){ 4, 300, 1024 });
+    for (int which = 0; which < 2; which++) {
+        heft_view_t src = { .buffer = (uint32_t)(which == 0 ? gate : up),
+                            .rank = 4,
+                            .extent = { 4, 300, 3, 128 },
+                            .stride = { 300 * 384, 384, 128, 1 } };
+        heft_view_t dst = { .buffer = p,
+                            .rank = 4,
+                            .offset = which * 128,
+                            .extent = { 4, 300, 3, 128 },
+                            .stride = { 300 * 1024, 1024, 256, 1 } };
+        ref_copy(t, dst, src);
+        dst.offset += 3 * 256;
+        dst.extent[2] = 1;
+        ref_fill(t, dst, 0x8000);
+    }
+    p = ref_tape_param(t, "mirror", HEFT_DTYPE_BF16, 3, extent);
+    heft_view_t back = ref_view(t, (uint32_t)up);
+    back.offset = 3 * 300 * 384 + 299 * 384;
+    back.stride[0] = -back.stride[0];
+    back.stride[1] = -back.stride[1];
+    ref_copy(t, ref_view(t, p), back);
+    ref_case_finish(&c);
+    for (uint32_t n_threads = 1; n_threads <= 3; n_threads++) {
+        ref_params_t params;
+        ref_params_init(&params, &c, 0);
+        uint64_t digests[2];
+        heft_exec_target_t target = { .params = params.data, .digests_out = digests };
+        heft_exec_opts_t opts = HEFT_EXEC_OPTS_INIT;
+        opts.n_threads = n_threads;
+        heft_exec_t *exec = NULL;
+        EXPECT_STATUS(heft_exec_create(c.plan, &target, 1, &opts, &exec, &err), HEFT_OK);
+        EXPECT_STATUS(heft_exec_run(exec, c.source_data, &err), HEFT_OK);
+        ref_params_check(&params, &c, 0);
+        for (uint32_t i = 0; i < params.n; i++) {
+            assert_int_equal(digests[i], heft_digest(params.data[i], params.n_bytes[i]));
+        }
+        heft_exec_destroy(exec);
+        ref_params_fini(&params);
+    }
+    ref_case_fini(&c);
+}
+
 /* A parameter that an exception leaves alone keeps its bytes and needs no pointer. */
 static void untouched_parameters_are_left_alone(void **state)
 {
@@ -422,6 +476,7 @@ int main(void)
         cmocka_unit_test(sources_may_change_from_run_to_run),
         cmocka_unit_test(odd_dtypes_and_shapes_are_exact),
         cmocka_unit_test(large_runs_report_progress_and_can_be_canceled),
+        cmocka_unit_test(interleaved_lanes_are_exact),
         cmocka_unit_test(untouched_parameters_are_left_alone),
         cmocka_unit_test(wrong_calls_are_refused_by_name),
         cmocka_unit_test(no_targets_is_a_run_of_nothing),
