@@ -73,7 +73,8 @@ static void put_nearest(heft__proof_t *proof, const char *name)
     if (nearest != NULL) {
         heft__text_printf(&proof->text, "; nearest uncovered parameter \"%s\" rank %d", nearest,
                           (int)rank);
-    } else {
+    } else if (proof->report->total[HEFT_FINDING_OVERWRITTEN][1].n == 0) {
+        /* else a rule may read it, and another one write over what that made */
         heft__text_put(&proof->text, "; no rule reads it: add one, or ignore it with a reason");
     }
 }

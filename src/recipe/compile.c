@@ -461,9 +461,13 @@ static heft_status_t not_in_destination(const heft__compile_t *c, const heft__pa
                       ? 1
                       : 0;
     }
-    return FAIL(c, param->pos, HEFT_ERR_NAME,
-                "parameter \"%s\" is not in the destination (%u more are not)%s%s%s", param->name,
-                (unsigned)n_more, best != NULL ? "; nearest is \"" : "", best != NULL ? best : "",
+    char more[32] = "";
+    if (n_more > 0) {
+        (void)snprintf(more, sizeof more, " (%u more %s not)", (unsigned)n_more,
+                       n_more == 1 ? "is" : "are");
+    }
+    return FAIL(c, param->pos, HEFT_ERR_NAME, "parameter \"%s\" is not in the destination%s%s%s%s",
+                param->name, more, best != NULL ? "; nearest is \"" : "", best != NULL ? best : "",
                 best != NULL ? "\"" : "");
 }
 
