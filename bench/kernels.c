@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench_kernels [NAME | all [MIB [RUNS [THREADS]]]]: heft_bench_run as a table.
- * HEFT_CPU=scalar|avx2|avx512 selects the level.
+ * HEFT_CPU=scalar|avx2|avx2-wide|avx512 selects the level.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -225,7 +225,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int64_t src_high = 0;
     for (uint32_t k = 0; k < n_cases; k++) {
         take_copy(&in, &cases[k]);
-        make_buffers(&cases[k], take(&in, 64));
+        make_buffers(&cases[k], take(&in, 2) == 0 ? 0 : take(&in, 64));
         src_low = heft__max_i64(src_low, cases[k].src_low);
         src_high = heft__max_i64(src_high, cases[k].src_high);
         if (heft__copy_prepare(&cases[k].copy, &cases[k].plan, NULL) != HEFT_OK) {

@@ -21,7 +21,7 @@ static bool has_f16c(void)
 }
 #endif
 
-static const char *const names[] = { "scalar", "avx2", "avx512" };
+static const char *const names[] = { "scalar", "avx2", "avx2-wide", "avx512" };
 #define N_LEVELS ((int)(sizeof names / sizeof names[0]))
 
 /* The release makes the CRC tables visible with it: pairs with the acquire in heft__ops. */
@@ -35,23 +35,25 @@ static bool has_avx2(void)
            __builtin_cpu_supports("sse4.2") && has_f16c();
 }
 
+static bool has_avx512(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
 static const heft__kernel_ops_t *find_level(int level)
 {
-    bool has_wide_clmul = __builtin_cpu_supports("vpclmulqdq");
+    bool can = has_avx2();
+    bool can_wide = can && __builtin_cpu_supports("vpclmulqdq");
     switch (level) {
     case HEFT__CPU_SCALAR:
         return &heft__ops_scalar;
     case HEFT__CPU_AVX2:
-        if (!has_avx2()) {
-            return NULL;
-        }
-        return has_wide_clmul ? &heft__ops_avx2_vpclmul : &heft__ops_avx2_pclmul;
+        return can ? &heft__ops_avx2 : NULL;
+    case HEFT__CPU_AVX2_WIDE:
+        return can_wide ? &heft__ops_avx2_wide : NULL;
     case HEFT__CPU_AVX512:
-        return has_avx2() && has_wide_clmul && __builtin_cpu_supports("avx512f") &&
-                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-                       __builtin_cpu_supports("avx512vl")
-                   ? &heft__ops_avx512
-                   : NULL;
+        return can_wide && has_avx512() ? &heft__ops_avx512 : NULL;
     default:
         return NULL;
     }
@@ -63,15 +65,25 @@ static const heft__kernel_ops_t *find_level(int level)
 }
 #endif
 
-static const heft__kernel_ops_t *choose(void)
+/* The level wished for, or the highest there is. */
+static int wished_level(void)
 {
-    int level = N_LEVELS - 1;
     const char *wish = getenv("HEFT_CPU");
-    for (int i = 0; wish != NULL && i < N_LEVELS; i++) {
+    if (wish == NULL || wish[0] == '\0') {
+        return N_LEVELS - 1;
+    }
+    for (int i = 0; i < N_LEVELS; i++) {
         if (strcmp(wish, names[i]) == 0) {
-            level = i;
+            return i;
         }
     }
+    heft__log(HEFT__LOG_WARN, "kernel", "HEFT_CPU=%s is no level; using the best there is", wish);
+    return N_LEVELS - 1;
+}
+
+static const heft__kernel_ops_t *choose(void)
+{
+    int level = wished_level();
     while (find_level(level) == NULL) {
         level--;
     }

@@ -7,8 +7,8 @@
  * pointers, from any thread. Strides and extents of the descriptions count elements; the prepared
  * forms count bytes. Destinations never overlap sources. No alignment is required anywhere.
  *
- * What runs is chosen once per process from what the CPU can do (HEFT_CPU=scalar, avx2 or avx512
- * lowers it); every level gives the same bytes.
+ * What runs is chosen once per process from what the CPU can do (HEFT_CPU=scalar, avx2,
+ * avx2-wide or avx512 lowers it); every level gives the same bytes.
  */
 #ifndef HEFT_KERNEL_KERNEL_H
 #define HEFT_KERNEL_KERNEL_H
@@ -21,7 +21,8 @@
 typedef enum heft__cpu_level {
     HEFT__CPU_SCALAR = 0,
     HEFT__CPU_AVX2 = 1,
-    HEFT__CPU_AVX512 = 2
+    HEFT__CPU_AVX2_WIDE = 2, /* with VPCLMULQDQ */
+    HEFT__CPU_AVX512 = 3
 } heft__cpu_level_t;
 
 heft__cpu_level_t heft__cpu_get_level(void);

@@ -92,8 +92,8 @@ typedef struct heft__kernel_ops {
 
 extern const heft__kernel_ops_t heft__ops_scalar;
 #ifdef HEFT_KERNEL_X86
-extern const heft__kernel_ops_t heft__ops_avx2_pclmul;
-extern const heft__kernel_ops_t heft__ops_avx2_vpclmul;
+extern const heft__kernel_ops_t heft__ops_avx2;
+extern const heft__kernel_ops_t heft__ops_avx2_wide;
 extern const heft__kernel_ops_t heft__ops_avx512;
 #endif
 

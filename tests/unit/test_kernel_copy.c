@@ -105,6 +105,61 @@ static void bad_copies_are_refused(void **state)
     assert_int_equal(plan.bytes, 77);
 }
 
+/* Large enough for non-temporal stores, at an odd address. */
+static void large_copies_arrive_whole(void **state)
+{
+    (void)state;
+    enum { N = 300000 };
+    uint8_t *src = malloc(N + 1);
+    uint8_t *dst = malloc(N + 3);
+    assert_non_null(src);
+    assert_non_null(dst);
+    for (int i = 0; i < N + 1; i++) {
+        src[i] = (uint8_t)(i * 7 + i / 251);
+    }
+    memset(dst, 0xa5, N + 3);
+    heft__memcpy(dst + 1, src + 1, N);
+    assert_memory_equal(dst + 1, src + 1, N);
+    assert_int_equal(dst[0], 0xa5);
+    assert_int_equal(dst[N + 1], 0xa5);
+    memset(dst, 0xa5, N + 3);
+    assert_int_equal(heft__crc64_copy(0, dst + 1, src + 1, N), heft__crc64(src + 1, N));
+    assert_int_equal(heft__crc32c_copy(5, dst + 1, src + 1, N), heft__crc32c(5, src + 1, N));
+    assert_memory_equal(dst + 1, src + 1, N);
+    assert_int_equal(dst[0], 0xa5);
+    assert_int_equal(dst[N + 1], 0xa5);
+    free(src);
+    free(dst);
+}
+
+/* One half by slabs, the other with its digest, into the middle of a parameter. */
+static void public_entries_agree(void **state)
+{
+    (void)state;
+    static const uint16_t src[12] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 };
+    heft__copy_plan_t plan = prepare(&(heft__copy_t){ .elem_bytes = 2,
+                                                      .rank = 2,
+                                                      .extent = { 4, 3 },
+                                                      .dst_stride = { 1, 4 },
+                                                      .src_stride = { 3, 1 } });
+    static const uint16_t want[12] = { 1, 4, 7, 10, 2, 5, 8, 11, 3, 6, 9, 12 };
+    uint16_t param[16] = { 0 };
+    heft__copy_run(&plan, param + 2, src);
+    assert_memory_equal(param + 2, want, sizeof want);
+    memset(param, 0, sizeof param);
+    heft__copy_run_slabs(&plan, param + 2, src, 1, 3);
+    assert_int_equal(param[2], 0);
+    assert_int_equal(param[3], 4);
+    assert_int_equal(param[5], 0);
+    heft__copy_run_slabs(&plan, param + 2, src, 0, 1);
+    heft__copy_run_slabs(&plan, param + 2, src, 3, 4);
+    assert_memory_equal(param + 2, want, sizeof want);
+    memset(param, 0, sizeof param);
+    uint64_t share = heft__copy_run_crc64(&plan, param + 2, src, 4, sizeof param);
+    assert_memory_equal(param + 2, want, sizeof want);
+    assert_int_equal(share, heft__crc64(param, sizeof param));
+}
+
 static void every_level_copies_as_a_naive_loop_does(void **state)
 {
     (void)state;
@@ -133,6 +188,8 @@ int main(void)
         cmocka_unit_test(column_slices_are_runs_in_source_order),
         cmocka_unit_test(transposes_of_pairs_move_wider_elements),
         cmocka_unit_test(bad_copies_are_refused),
+        cmocka_unit_test(large_copies_arrive_whole),
+        cmocka_unit_test(public_entries_agree),
         cmocka_unit_test(every_level_copies_as_a_naive_loop_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

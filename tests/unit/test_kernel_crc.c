@@ -204,6 +204,53 @@ static void exchanged_elements_change_the_digest(void **state)
     assert_int_equal(heft__crc64(param, sizeof param), digest);
 }
 
+/* docs/formats/digest.md states these lines; the tests run in tests/. */
+static void the_documented_vectors_hold(void **state)
+{
+    (void)state;
+    static char doc[16384];
+    FILE *f = fopen("../docs/formats/digest.md", "rb");
+    assert_non_null(f);
+    doc[fread(doc, 1, sizeof doc - 1, f)] = '\0';
+    (void)fclose(f);
+    uint8_t count[256];
+    for (int i = 0; i < 256; i++) {
+        count[i] = (uint8_t)i;
+    }
+    static const uint8_t ones[8] = { 255, 255, 255, 255, 255, 255, 255, 255 };
+    static const uint16_t matrix[6] = { 1, 2, 3, 4, 5, 6 };
+    static const uint16_t transpose[6] = { 1, 4, 2, 5, 3, 6 };
+    const struct {
+        const char *format;
+        const void *data;
+        int64_t n;
+    } vectors[] = {
+        { "| none | `%016llx` |", "", 0 },
+        { "| `123456789` (ASCII) | `%016llx` |", "123456789", 9 },
+        { "| 32 zero bytes | `%016llx` |", doc + sizeof doc - 32, 32 },
+        { "| `01` | `%016llx` |", "\x01", 1 },
+        { "| `80` | `%016llx` |", "\x80", 1 },
+        { "| `ff` x 8 | `%016llx` |", ones, 8 },
+        { "| `00 01 02 .. ff` | `%016llx` |", count, 256 },
+        { "| `heft` (ASCII) | `%016llx` |", "heft", 4 },
+        { "| `00 00 00` then `heft` | `%016llx` |", "\0\0\0heft", 7 },
+        { "| `heft` then `00 00 00` | `%016llx` |", "heft\0\0", 7 },
+        { "| XOR, = CRC of all 16 | | | `%016llx` |", count, 16 },
+        { "bit patterns 1 2 3 4 5 6 has `%016llx`", matrix, sizeof matrix },
+        { "its transpose `[3, 2]` `%016llx`", transpose, sizeof transpose },
+    };
+    for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
+        char line[128];
+        uint64_t digest = heft__crc64(vectors[i].data, vectors[i].n);
+        const char *gap = strstr(vectors[i].format, "%016llx");
+        (void)snprintf(line, sizeof line, "%.*s%016llx%s", (int)(gap - vectors[i].format),
+                       vectors[i].format, (unsigned long long)digest, gap + strlen("%016llx"));
+        if (strstr(doc, line) == NULL) {
+            fail_msg("docs/formats/digest.md lacks \"%s\"", line);
+        }
+    }
+}
+
 static void multiplication_is_that_of_polynomials(void **state)
 {
     (void)state;
@@ -226,6 +273,7 @@ int main(void)
         cmocka_unit_test(shares_combine_by_xor),
         cmocka_unit_test(zeros_contribute_nothing),
         cmocka_unit_test(exchanged_elements_change_the_digest),
+        cmocka_unit_test(the_documented_vectors_hold),
         cmocka_unit_test(multiplication_is_that_of_polynomials),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -161,6 +161,70 @@ static void bad_programs_are_refused(void **state)
     EXPECT_MESSAGE("destination stride 0");
 }
 
+static void sizes_that_overflow_are_refused(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft__transform_plan_t plan;
+    heft__transform_t good = { .dst_dtype = HEFT_DTYPE_F32,
+                               .n_srcs = 1,
+                               .n_ops = 1,
+                               .rank = 1,
+                               .src_dtype = { HEFT_DTYPE_F32 },
+                               .extent = { 3 },
+                               .dst_stride = { 1 },
+                               .ops = { load } };
+    heft__transform_t t = good;
+    t.dst_stride[0] = INT64_MAX / 2;
+    EXPECT_STATUS(heft__transform_prepare(&t, &plan, &err), HEFT_ERR_OVERFLOW);
+    t = good;
+    t.src_stride[0][0] = INT64_MIN / 4;
+    EXPECT_STATUS(heft__transform_prepare(&t, &plan, &err), HEFT_ERR_OVERFLOW);
+    t = good;
+    t.extent[0] = INT64_MAX / 2;
+    EXPECT_STATUS(heft__transform_prepare(&t, &plan, &err), HEFT_ERR_OVERFLOW);
+    t = good;
+    t.dst_stride[0] = -(INT64_MAX / 4);
+    EXPECT_STATUS(heft__transform_prepare(&t, &plan, &err), HEFT_ERR_OVERFLOW);
+    t = good;
+    t.rank = HEFT_MAX_DIMS + 1;
+    EXPECT_STATUS(heft__transform_prepare(&t, &plan, &err), HEFT_ERR_ARGUMENT);
+    t = good;
+    t.n_ops = 0;
+    EXPECT_STATUS(heft__transform_prepare(&t, &plan, &err), HEFT_ERR_ARGUMENT);
+}
+
+static void public_entries_agree(void **state)
+{
+    (void)state;
+    /* bf16 [2, 3] to f32 [3, 2], in the middle of a parameter of 8 elements */
+    static const uint16_t src[6] = { 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0 };
+    static const float want[6] = { 1, 4, 2, 5, 3, 6 };
+    heft__transform_t t = { .dst_dtype = HEFT_DTYPE_F32,
+                            .n_srcs = 1,
+                            .n_ops = 1,
+                            .rank = 2,
+                            .src_dtype = { HEFT_DTYPE_BF16 },
+                            .extent = { 2, 3 },
+                            .dst_stride = { 1, 2 },
+                            .src_stride = { { 3, 1 } },
+                            .ops = { load } };
+    heft__transform_plan_t plan = prepare(&t);
+    float param[8] = { 0 };
+    const void *srcs[] = { src };
+    heft__transform_run(&plan, param + 1, srcs);
+    assert_memory_equal(param + 1, want, sizeof want);
+    memset(param, 0, sizeof param);
+    heft__transform_run_slabs(&plan, param + 1, srcs, 1, 2);
+    assert_true(param[1] == 0 && param[2] == 4);
+    heft__transform_run_slabs(&plan, param + 1, srcs, 0, 1);
+    assert_memory_equal(param + 1, want, sizeof want);
+    memset(param, 0, sizeof param);
+    uint64_t share = heft__transform_run_crc64(&plan, param + 1, srcs, 4, sizeof param);
+    assert_memory_equal(param + 1, want, sizeof want);
+    assert_int_equal(share, heft__crc64(param, sizeof param));
+}
+
 static void results_do_not_depend_on_the_callers_rounding(void **state)
 {
     (void)state;
@@ -203,6 +267,8 @@ int main(void)
         cmocka_unit_test(block_scales_are_broadcast_views),
         cmocka_unit_test(a_constant_fills_its_view),
         cmocka_unit_test(bad_programs_are_refused),
+        cmocka_unit_test(sizes_that_overflow_are_refused),
+        cmocka_unit_test(public_entries_agree),
         cmocka_unit_test(results_do_not_depend_on_the_callers_rounding),
         cmocka_unit_test(every_level_gives_the_evaluators_bits),
     };
