@@ -2,6 +2,8 @@
 /* Pushes through the whole path, in one process: over shared memory, and over loop with faults. */
 #include "push_fleet.h"
 
+#include <jansson.h>
+
 static const pf_opts_t small = { .width = 32, .n_replicas = 2 };
 
 static void push_ok(pf_fleet_t *fleet, int64_t version, heft_push_result_t *result)
@@ -290,16 +292,14 @@ static char *verify_live(pf_fleet_t *fleet, const char *key)
     heft_error_t err = HEFT_ERROR_INIT;
     char body[64];
     char path[64];
-    char round[32] = "";
     (void)snprintf(body, sizeof body, "{\"key\":\"%s\"}", key);
     char *reply = post(fleet, "/v1/verify", body);
-    const char *at = strstr(reply, "\"round\"");
-    assert_non_null(at);
-    assert_int_equal(sscanf(at, "\"round\": \"%30[0-9.]\"", round) == 1 ||
-                         sscanf(at, "\"round\":\"%30[0-9.]\"", round) == 1,
-                     1);
+    json_t *root = json_loads(reply, 0, NULL);
     heft_string_free(reply);
+    const char *round = json_string_value(json_object_get(root, "round"));
+    assert_non_null(round);
     (void)snprintf(path, sizeof path, "/v1/rounds/%s?wait=10", round);
+    json_decref(root);
     char *result = NULL;
     EXPECT_STATUS(
         heft_client_get(heft_coordinator_get_url(fleet->coordinator), path, 20000, &result, &err),

@@ -49,7 +49,8 @@ static void expect(const env_t *e, const char *method, const char *path, const c
     char *reply = NULL;
     const int code = fleet_request(e->url, method, path, body, &reply);
     if (code != expected || (part != NULL && strstr(reply != NULL ? reply : "", part) == NULL)) {
-        fail_msg("%s %s: %d %s, expected %d with %s", method, path, code, reply, expected, part);
+        fail_msg("%s %s: %d %s, expected %d with %s", method, path, code,
+                 reply != NULL ? reply : "", expected, part != NULL ? part : "anything");
     }
     heft__free(reply);
 }

@@ -111,7 +111,7 @@ static void check_copies(uint64_t seed)
         ops->fence();
         assert_int_equal(crc, crc64_bitwise(start, src, n));
         assert_memory_equal(dst, src, (size_t)n);
-        memset(dst, 0x5a, (size_t)n);
+        memset(copy, 0x5a, sizeof copy);
         uint32_t crc32 = ops->crc32c_move((uint32_t)start, dst, src, n, nt, 4096);
         ops->fence();
         assert_int_equal(~crc32, crc32c_bitwise(~(uint32_t)start, src, n));
