@@ -5,25 +5,31 @@
 BUILD ?= build/release
 JOBS  ?= $(shell nproc)
 
-.PHONY: all setup build demo test bench install clean
+.PHONY: all setup configure build command demo test bench install clean
 all: build
 
 setup:
 	@tools/setup
 
-build: setup
-	@echo "== build ($(BUILD))"
-	@test -f $(BUILD)/build.ninja || cmake --preset release -B $(BUILD)
+configure: setup
+	@test -f $(BUILD)/build.ninja || { echo "== configure ($(BUILD))"; cmake --preset release -B $(BUILD) >/dev/null; }
+
+build: configure
+	@echo "== build ($(BUILD)), with tests and benchmarks"
 	@ninja -C $(BUILD) -j$(JOBS)
 
-demo: build
+command: configure
+	@echo "== build the command ($(BUILD))"
+	@ninja -C $(BUILD) -j$(JOBS) heft_cli
+
+demo: command
 	@tools/demo/run $(BUILD)
 
 test: build
 	@echo "== test"
 	@tools/run_tests $(BUILD)
 
-bench: build
+bench: command
 	@$(BUILD)/src/cli/heft bench
 
 install: build
