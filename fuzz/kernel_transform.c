@@ -7,6 +7,7 @@
 #include "kernel/kernel_ops.h"
 #include "kernel/transform.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -164,7 +165,6 @@ static uint64_t load(const uint8_t *p, uint32_t bytes)
 typedef struct judge {
     const heft__transform_t *t;
     const uint8_t *srcs[HEFT_MAX_SOURCES];
-    const uint8_t *dst;
     uint8_t *expect;
     uint8_t *image;
 } judge_t;
@@ -235,42 +235,52 @@ static void fill_source(uint8_t *p, int64_t n, uint32_t state)
     }
 }
 
+/* Views, dtypes and program; false if there is nothing to run. */
+static bool take_transform(input_t *in, heft__transform_t *t)
+{
+    static const int64_t sizes[] = { 1, 2, 3, 5, 8, 16, 17, 31, 64, 65, 100, 128, 300, 700 };
+    int64_t n_elems = 1;
+    *t = (heft__transform_t){ .n_srcs = take(in, HEFT_MAX_SOURCES + 1),
+                              .rank = (int32_t)take(in, MAX_RANK + 1) };
+    t->dst_dtype = take_dtype(in);
+    for (int k = 0; k < t->rank; k++) {
+        uint32_t pick = take(in, 140);
+        t->extent[k] = pick == 139 ? 0 : sizes[pick % 14];
+        t->extent[k] = n_elems * t->extent[k] > MAX_ELEMS ? 1 + pick % 2 : t->extent[k];
+        n_elems *= t->extent[k];
+    }
+    for (uint32_t s = 0; s < t->n_srcs; s++) {
+        t->src_dtype[s] = take_dtype(in);
+        take_strides(in, t, t->src_stride[s], true);
+    }
+    take_strides(in, t, t->dst_stride, false);
+    take_program(in, t);
+    return n_elems > 0;
+}
+
+static void make_sources(input_t *in, const heft__transform_t *t, view_t *views, judge_t *judge)
+{
+    for (uint32_t s = 0; s < t->n_srcs; s++) {
+        uint32_t bytes = heft_dtype_get_unit_bytes(t->src_dtype[s]);
+        int64_t shift = take(in, 8);
+        make_view(&views[s], t, t->src_stride[s], bytes, shift);
+        fill_source(views[s].memory, shift + views[s].low + views[s].high, s + 7);
+        judge->srcs[s] = views[s].base;
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     input_t in = { .data = data, .size = size };
-    static const int64_t sizes[] = { 1, 2, 3, 5, 8, 16, 17, 31, 64, 65, 100, 128, 300, 700 };
-    heft__transform_t t = { .n_srcs = take(&in, HEFT_MAX_SOURCES + 1),
-                            .rank = (int32_t)take(&in, MAX_RANK + 1) };
-    t.dst_dtype = take_dtype(&in);
+    heft__transform_t t;
     uint32_t how = take(&in, 6);
     bool nt = take(&in, 2) != 0;
-    int64_t n_elems = 1;
-    for (int k = 0; k < t.rank; k++) {
-        uint32_t pick = take(&in, 140);
-        t.extent[k] = pick == 139 ? 0 : sizes[pick % 14];
-        t.extent[k] = n_elems * t.extent[k] > MAX_ELEMS ? 1 + pick % 2 : t.extent[k];
-        n_elems *= t.extent[k];
-    }
-    for (uint32_t s = 0; s < t.n_srcs; s++) {
-        t.src_dtype[s] = take_dtype(&in);
-        take_strides(&in, &t, t.src_stride[s], true);
-    }
-    take_strides(&in, &t, t.dst_stride, false);
-    take_program(&in, &t);
-    if (n_elems == 0) {
+    if (!take_transform(&in, &t)) {
         return 0;
     }
-
     view_t views[HEFT_MAX_SOURCES];
-    const void *srcs[HEFT_MAX_SOURCES] = { NULL };
     judge_t judge = { .t = &t };
-    for (uint32_t s = 0; s < t.n_srcs; s++) {
-        uint32_t bytes = heft_dtype_get_unit_bytes(t.src_dtype[s]);
-        int64_t shift = take(&in, 8);
-        make_view(&views[s], &t, t.src_stride[s], bytes, shift);
-        fill_source(views[s].memory, shift + views[s].low + views[s].high, s + 7);
-        srcs[s] = judge.srcs[s] = views[s].base;
-    }
+    make_sources(&in, &t, views, &judge);
     view_t dst;
     int64_t shift = GUARD + take(&in, 64);
     make_view(&dst, &t, t.dst_stride, heft_dtype_get_unit_bytes(t.dst_dtype), shift + GUARD);
@@ -287,6 +297,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (heft__transform_prepare(&t, &plan, NULL) != HEFT_OK) {
         die("refused", 0, 0, 0);
     }
+    const void *srcs[HEFT_MAX_SOURCES];
+    memcpy(srcs, judge.srcs, sizeof srcs);
     uint64_t digest = run(&plan, dst.base, srcs, how, nt, dst.high);
     int64_t index[MAX_RANK] = { 0 };
     eval(&judge, 0, index);

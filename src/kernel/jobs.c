@@ -54,7 +54,7 @@ typedef struct group {
     bool nt;
     uintptr_t block_bytes;
     uintptr_t tick_bytes;
-    member_t members[MAX_GROUP];
+    member_t *members; /* MAX_GROUP of them */
 } group_t;
 
 static int64_t job_bytes(const heft__job_t *job)
@@ -71,17 +71,29 @@ static range_t job_range(const heft__job_t *job)
     return (range_t){ .begin = base + (uintptr_t)begin, .end = base + (uintptr_t)end };
 }
 
+static int64_t outer_step(const heft__job_t *job)
+{
+    const heft__transform_plan_t *transform = job->transform;
+    return job->copy != NULL ? job->copy->src_step[0] : transform->src_step[transform->primary][0];
+}
+
+static bool overlap(const range_t *a, const range_t *b)
+{
+    return a->begin < b->end && b->begin < a->end;
+}
+
 static slabs_t job_slabs(const heft__job_t *job)
 {
     const heft__copy_plan_t *copy = job->copy;
     const heft__transform_plan_t *transform = job->transform;
     uint32_t p = copy != NULL ? 0 : transform->primary;
     int64_t offset = copy != NULL ? copy->src_offset : transform->src_offset[p];
-    int64_t step = copy != NULL ? copy->src_step[0] : transform->src_step[p][0];
+    int64_t step = outer_step(job);
+    int64_t align = copy != NULL ? copy->slab_align : transform->slab_align;
     slabs_t slabs = { .lowest = (uintptr_t)job->src[p] + (uintptr_t)offset,
                       .step = (uintptr_t)step,
                       .n = copy != NULL ? copy->extent[0] : transform->extent[0],
-                      .align = copy != NULL ? copy->slab_align : transform->slab_align,
+                      .align = align > 0 ? align : 1,
                       .is_reversed = step < 0 };
     if (slabs.is_reversed) {
         slabs.lowest += slabs.step * (uintptr_t)(slabs.n - 1);
@@ -299,6 +311,9 @@ static void init_member(const group_t *group, member_t *m, const heft__job_t *jo
 
 static void run_group(group_t *group, double from, double to)
 {
+    if (group->n == 0) {
+        return;
+    }
     if (group->n == 1) {
         group->ahead = 0;
         run_single(group, from, to);
@@ -312,9 +327,11 @@ static void run_group(group_t *group, double from, double to)
     }
 }
 
-/* Take jobs from the front while they overlap; returns how many. Fills and other jobs that stay at
- * one place in the source have nothing to share. */
-static size_t take_group(group_t *group, const heft__job_t *jobs, size_t n_jobs, uint64_t *digests)
+/*
+ * Take jobs from the front while they overlap; returns how many, with what they read and write.
+ * Fills and other jobs that stay at one place in the source have nothing to share and stay alone.
+ */
+static size_t find_group(group_t *group, const heft__job_t *jobs, size_t n_jobs)
 {
     size_t taken = 0;
     bool may_grow = true;
@@ -326,21 +343,31 @@ static size_t take_group(group_t *group, const heft__job_t *jobs, size_t n_jobs,
             continue;
         }
         range_t r = job_range(job);
-        slabs_t slabs = job_slabs(job);
+        bool can_share = outer_step(job) != 0;
         if (group->n == 0) {
             group->all = r;
-            may_grow = slabs.step != 0;
-        } else if (!may_grow || slabs.step == 0 || r.begin >= group->all.end ||
-                   r.end <= group->all.begin) {
+            may_grow = can_share;
+        } else if (!may_grow || !can_share || !overlap(&r, &group->all)) {
             break;
         }
         group->all.begin = r.begin < group->all.begin ? r.begin : group->all.begin;
         group->all.end = r.end > group->all.end ? r.end : group->all.end;
         group->bytes += (double)job_bytes(job);
-        init_member(group, &group->members[group->n++], job,
-                    digests == NULL ? NULL : &digests[taken]);
+        group->n++;
     }
     return taken;
+}
+
+/* Set up the members of a group found in the first n_jobs jobs. */
+static void enter_group(group_t *group, const heft__job_t *jobs, size_t n_jobs, uint64_t *digests)
+{
+    group->n = 0;
+    for (size_t j = 0; j < n_jobs; j++) {
+        if (job_bytes(&jobs[j]) > 0) {
+            init_member(group, &group->members[group->n++], &jobs[j],
+                        digests == NULL ? NULL : &digests[j]);
+        }
+    }
 }
 
 static double clamp_fraction(double v)
@@ -351,7 +378,7 @@ static double clamp_fraction(double v)
 void heft__jobs_run(const heft__job_t *jobs, size_t n_jobs, uint32_t part, uint32_t n_parts,
                     uint64_t *digests)
 {
-    group_t group = { .n = 0 };
+    member_t members[MAX_GROUP];
     double total = 0;
     for (size_t j = 0; j < n_jobs; j++) {
         total += (double)job_bytes(&jobs[j]);
@@ -359,16 +386,19 @@ void heft__jobs_run(const heft__job_t *jobs, size_t n_jobs, uint32_t part, uint3
     double from = total * part / n_parts;
     double to = part + 1 >= n_parts ? total : total * (part + 1) / n_parts;
     double at = 0; /* bytes of the groups so far */
-    group.ops = heft__ops();
-    group.nt = total >= (double)HEFT__NT_MIN_BYTES;
+    group_t group = { .ops = heft__ops(),
+                      .nt = total >= (double)HEFT__NT_MIN_BYTES,
+                      .members = members };
     for (size_t j = 0; j < n_jobs && at < to;) {
-        j += take_group(&group, jobs + j, n_jobs - j, digests == NULL ? NULL : digests + j);
+        size_t taken = find_group(&group, jobs + j, n_jobs - j);
         double end = at + group.bytes;
         if (group.n > 0 && end > from) {
+            enter_group(&group, jobs + j, taken, digests == NULL ? NULL : digests + j);
             run_group(&group, clamp_fraction((from - at) / group.bytes),
                       clamp_fraction((to - at) / group.bytes));
         }
         at = end;
+        j += taken;
     }
     group.ops->fence();
 }

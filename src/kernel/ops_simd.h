@@ -275,38 +275,76 @@ static void simd_evens(uint8_t *dst, const uint8_t *src, int64_t n, uint32_t ele
     heft__scalar_evens(dst + done * elem, src + 2 * done * elem, n - done, elem);
 }
 
-/* Casts: head up to a line of the destination and tail by the scalar kernel, whole lines here. A
- * destination that is not aligned to its elements never gets to a line and is not streamed. */
-#define DEFINE_CAST(name, scalar, convert, from_t, from_bytes, to_t, to_bytes)         \
-    static void name(to_t *dst, const from_t *src, int64_t n, bool nt, int64_t ahead)  \
-    {                                                                                  \
-        uint8_t *d = (uint8_t *)dst;                                                   \
-        const uint8_t *s = (const uint8_t *)src;                                       \
-        int64_t head = to_line(d) / (to_bytes);                                        \
-        bool can_stream = nt && to_line(d) % (to_bytes) == 0;                          \
-        int64_t i = can_stream ? heft__min_i64(head, n) : 0;                           \
-        scalar(dst, src, i, false, 0);                                                 \
-        for (; i + LINE / (to_bytes) <= n; i += LINE / (to_bytes)) {                   \
-            const uint8_t *p = s + i * (from_bytes);                                   \
-            for (int k = 0; k < LINE / (to_bytes) * (from_bytes); k += LINE) {         \
-                prefetch(p + k + ahead);                                               \
-            }                                                                          \
-            vec_t v[LINE / V_BYTES];                                                   \
-            for (int k = 0; k < LINE / V_BYTES; k++) {                                 \
-                v[k] = convert(p + k * V_BYTES / (to_bytes) * (from_bytes));           \
-            }                                                                          \
-            for (int k = 0; k < LINE / V_BYTES; k++) {                                 \
-                put(d + i * (to_bytes) + k * V_BYTES, v[k], can_stream);               \
-            }                                                                          \
-        }                                                                              \
-        scalar((to_t *)(void *)(d + i * (to_bytes)),                                   \
-               (const from_t *)(const void *)(s + i * (from_bytes)), n - i, false, 0); \
-    }
+/*
+ * Casts: elements before the first line of the destination and behind the last by the scalar
+ * kernel, whole lines here. A destination that is not aligned to its elements never gets to a line
+ * and is not streamed.
+ */
+typedef vec_t (*convert_t)(const uint8_t *src);
 
-DEFINE_CAST(simd_f32_to_bf16, heft__scalar_f32_to_bf16, v_f32_to_bf16, uint32_t, 4, uint16_t, 2)
-DEFINE_CAST(simd_f32_to_f16, heft__scalar_f32_to_f16, v_f32_to_f16, uint32_t, 4, uint16_t, 2)
-DEFINE_CAST(simd_bf16_to_f32, heft__scalar_bf16_to_f32, v_bf16_to_f32, uint16_t, 2, uint32_t, 4)
-DEFINE_CAST(simd_f16_to_f32, heft__scalar_f16_to_f32, v_f16_to_f32, uint16_t, 2, uint32_t, 4)
+static inline int64_t cast_head(const uint8_t *dst, int64_t elem, int64_t n, bool *nt)
+{
+    *nt = *nt && to_line(dst) % elem == 0;
+    return *nt ? heft__min_i64(to_line(dst) / elem, n) : 0;
+}
+
+/* Elements [begin, the result). */
+ALWAYS_INLINE int64_t cast_lines(uint8_t *dst, const uint8_t *src, int64_t begin, int64_t n,
+                                 int64_t from, int64_t to, convert_t convert, bool nt,
+                                 int64_t ahead)
+{
+    int64_t i = begin;
+    for (; i + LINE / to <= n; i += LINE / to) {
+        const uint8_t *p = src + i * from;
+        for (int64_t k = 0; k < LINE / to * from; k += LINE) {
+            prefetch(p + k + ahead);
+        }
+        vec_t v[LINE / V_BYTES];
+        for (int k = 0; k < LINE / V_BYTES; k++) {
+            v[k] = convert(p + k * V_BYTES / to * from);
+        }
+        for (int k = 0; k < LINE / V_BYTES; k++) {
+            put(dst + i * to + k * V_BYTES, v[k], nt);
+        }
+    }
+    return i;
+}
+
+static void simd_f32_to_bf16(uint16_t *dst, const uint32_t *src, int64_t n, bool nt, int64_t ahead)
+{
+    int64_t begin = cast_head((uint8_t *)dst, 2, n, &nt);
+    heft__scalar_f32_to_bf16(dst, src, begin, false, 0);
+    int64_t end =
+        cast_lines((uint8_t *)dst, (const uint8_t *)src, begin, n, 4, 2, v_f32_to_bf16, nt, ahead);
+    heft__scalar_f32_to_bf16(dst + end, src + end, n - end, false, 0);
+}
+
+static void simd_f32_to_f16(uint16_t *dst, const uint32_t *src, int64_t n, bool nt, int64_t ahead)
+{
+    int64_t begin = cast_head((uint8_t *)dst, 2, n, &nt);
+    heft__scalar_f32_to_f16(dst, src, begin, false, 0);
+    int64_t end =
+        cast_lines((uint8_t *)dst, (const uint8_t *)src, begin, n, 4, 2, v_f32_to_f16, nt, ahead);
+    heft__scalar_f32_to_f16(dst + end, src + end, n - end, false, 0);
+}
+
+static void simd_bf16_to_f32(uint32_t *dst, const uint16_t *src, int64_t n, bool nt, int64_t ahead)
+{
+    int64_t begin = cast_head((uint8_t *)dst, 4, n, &nt);
+    heft__scalar_bf16_to_f32(dst, src, begin, false, 0);
+    int64_t end =
+        cast_lines((uint8_t *)dst, (const uint8_t *)src, begin, n, 2, 4, v_bf16_to_f32, nt, ahead);
+    heft__scalar_bf16_to_f32(dst + end, src + end, n - end, false, 0);
+}
+
+static void simd_f16_to_f32(uint32_t *dst, const uint16_t *src, int64_t n, bool nt, int64_t ahead)
+{
+    int64_t begin = cast_head((uint8_t *)dst, 4, n, &nt);
+    heft__scalar_f16_to_f32(dst, src, begin, false, 0);
+    int64_t end =
+        cast_lines((uint8_t *)dst, (const uint8_t *)src, begin, n, 2, 4, v_f16_to_f32, nt, ahead);
+    heft__scalar_f16_to_f32(dst + end, src + end, n - end, false, 0);
+}
 
 static void simd_f32_to_e4m3(uint8_t *dst, const uint32_t *src, int64_t n)
 {
