@@ -224,7 +224,7 @@ static int parse_option(cli_args_t *args, int argc, char **argv, int *i)
         return cli_fail(args, CLI_USAGE, "--%s needs a value: --%s %s", option->name, option->name,
                         option->value);
     }
-    if (option->is_repeatable && is_given_name(args, option, value.text)) {
+    if (option->is_repeatable && value.text != NULL && is_given_name(args, option, value.text)) {
         return cli_fail(args, CLI_USAGE, "--%s %.*s given twice", option->name,
                         (int)strcspn(value.text, "="), value.text);
     }

@@ -43,6 +43,7 @@ static int64_t huge_free_bytes(void)
         if (f == NULL) {
             return 0;
         }
+        /* NOLINTNEXTLINE(cert-err34-c): the kernel wrote these numbers, they fit */
         int n = fscanf(f, "%lld", &count[i]);
         (void)fclose(f);
         if (n != 1) {
@@ -66,9 +67,11 @@ static int64_t pmd_mapped_kib(const void *ptr)
     while (fgets(line, sizeof line, f) != NULL) {
         unsigned long long lo;
         unsigned long long hi;
+        /* NOLINTNEXTLINE(cert-err34-c): the kernel wrote these numbers, they fit */
         if (sscanf(line, "%llx-%llx ", &lo, &hi) == 2) {
             inside = (uintptr_t)ptr == (uintptr_t)lo;
-        } else if (inside && sscanf(line, "ShmemPmdMapped: %lld", &kib) == 1) {
+        } else if (inside &&
+                   sscanf(line, "ShmemPmdMapped: %lld", &kib) == 1) { /* NOLINT(cert-err34-c) */
             break;
         }
     }
