@@ -20,10 +20,9 @@
 /* Constant arguments must become constants in the body. */
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-static inline void prefetch(const uint8_t *p)
-{
-    _mm_prefetch((const char *)p, _MM_HINT_T1);
-}
+/* A macro: the compiler takes a function that only prefetches for one without effect, and drops the
+ * calls. */
+#define prefetch(p) _mm_prefetch((const char *)(p), _MM_HINT_T1)
 
 static inline void move_line(uint8_t *dst, const uint8_t *src)
 {
@@ -296,8 +295,9 @@ ALWAYS_INLINE int64_t cast_lines(uint8_t *dst, const uint8_t *src, int64_t begin
     int64_t i = begin;
     for (; i + LINE / to <= n; i += LINE / to) {
         const uint8_t *p = src + i * from;
-        for (int64_t k = 0; k < LINE / to * from; k += LINE) {
-            prefetch(p + k + ahead);
+        prefetch(p + ahead);
+        if (from > to) {
+            prefetch(p + LINE + ahead);
         }
         vec_t v[LINE / V_BYTES];
         for (int k = 0; k < LINE / V_BYTES; k++) {
