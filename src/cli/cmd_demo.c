@@ -29,7 +29,8 @@ enum {
     START_MS = 30000,
     PUSH_MS = 120000,
     STOP_MS = 20000,
-    SLOW_BYTES_PER_S = 40000000 /* the push that is to be killed */
+    SLOW_BYTES_PER_S = 40000000, /* the push that is to be killed */
+    MIN_KILL_BYTES = 32000000    /* a smaller one is through before anyone can kill it */
 };
 
 typedef struct row {
@@ -339,7 +340,9 @@ static int run_steps(demo_t *d)
         code = demo_train_step(d->args, d->model, d->trained);
         code = code == CLI_OK ? push(d, "after a step", d->trained, 2) : code;
     }
-    if (code == CLI_OK) {
+    if (code == CLI_OK && d->model_bytes < MIN_KILL_BYTES) {
+        say(d, "the model is too small to kill its source in mid-transfer: step left out");
+    } else if (code == CLI_OK) {
         say(d, "push version 3, slowly, and kill its source in mid-transfer");
         code = push_and_kill(d);
     }

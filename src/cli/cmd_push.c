@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { REQUEST_MS = 10000 };
@@ -38,6 +39,24 @@ static int wait_for(const cli_args_t *args, int64_t wanted, int64_t deadline_s)
         const struct timespec pause = { .tv_nsec = 50000000 };
         (void)nanosleep(&pause, NULL);
     }
+}
+
+/* Registering replaces a source of the same identity, and so would end a round that it is in: look
+ * before. */
+static int refuse_while_busy(const cli_args_t *args)
+{
+    json_t *status = NULL;
+    int code = cli_request(args, cli_url(args), "/v1/status", NULL, REQUEST_MS, &status);
+    if (code != CLI_OK) {
+        return code;
+    }
+    const char *state = cli_json_text(status, "state");
+    if (strcmp(state, "idle") != 0 && cli_json_number(status, "sources") > 0) {
+        code = cli_fail(args, CLI_PEER, "round %s is in flight (%s): one push at a time (ERR_BUSY)",
+                        cli_json_text(status, "round"), state);
+    }
+    json_decref(status);
+    return code;
 }
 
 static json_t *result_json(const heft_push_result_t *r, const heft_error_t *err)
@@ -133,6 +152,7 @@ static int run(const cli_args_t *args)
     code = data == NULL ? cli_out_of_memory(args)
            : wanted > 0 ? wait_for(args, wanted, cli_number(args, "wait-seconds", 60))
                         : CLI_OK;
+    code = code == CLI_OK ? refuse_while_busy(args) : code;
     if (code == CLI_OK) {
         code = push(args, &model, data);
     }

@@ -98,6 +98,7 @@ static int verify_files(const cli_args_t *args)
     cli_job_init(&job);
     json_t *ranks = cli_has(args, "json") ? json_array() : NULL;
     int code = cli_job_run(args, args->operands[0], true, &job);
+    code = code == CLI_OK ? cli_job_check_ranks(args, &job, args->operands[1]) : code;
     bool has_result = code == CLI_OK;
     for (uint32_t i = 0; has_result && i < job.n_tapes; i++) {
         int one = verify_rank(args, &job, i, ranks);
