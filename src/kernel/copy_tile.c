@@ -12,6 +12,7 @@
 #include "kernel/tile.h"
 
 #define LINE 64
+#define THIN_ROW 128
 
 /* Through a small buffer: partial lines, unaligned lines, or with a digest. */
 static void put_lane(heft__sink_t *sink, uint8_t *dst, int64_t dst_step, const uint8_t *tile,
@@ -24,6 +25,23 @@ static void put_lane(heft__sink_t *sink, uint8_t *dst, int64_t dst_step, const u
                         HEFT__TILE_BYTES);
 }
 
+/* Destination rows shorter than two lines that follow one another: all of them in one stretch. */
+static void put_thin(heft__sink_t *sink, uint8_t *dst, const uint8_t *tile, int64_t n_rows,
+                     int64_t n_cols, uint32_t elem)
+{
+    _Alignas(LINE) uint8_t bounce[16 * HEFT__TILE_BYTES];
+    _Alignas(LINE) uint8_t thin[HEFT__TILE_BYTES * THIN_ROW];
+    int64_t row = n_rows * elem;
+    int64_t n_lines = (row + LINE - 1) / LINE;
+    int64_t lane = 16 / elem;
+    for (int64_t c = 0; c < n_cols; c += lane) {
+        int64_t n = heft__min_i64(lane, n_cols - c);
+        sink->ops->transpose(bounce, HEFT__TILE_BYTES, tile + c * elem, n_lines, 1, elem, false);
+        sink->ops->move(thin + c * row, row, bounce, HEFT__TILE_BYTES, n, row, false, 0);
+    }
+    heft__sink_put(sink, dst, thin, n_cols * row, 0);
+}
+
 static bool is_aligned(const uint8_t *dst, int64_t dst_step)
 {
     return (uintptr_t)dst % LINE == 0 && dst_step % LINE == 0;
@@ -32,6 +50,10 @@ static bool is_aligned(const uint8_t *dst, int64_t dst_step)
 void heft__sink_put_tile(heft__sink_t *sink, uint8_t *dst, int64_t dst_step, const uint8_t *tile,
                          int64_t n_rows, int64_t n_cols, uint32_t elem)
 {
+    if (dst_step == n_rows * elem && dst_step < THIN_ROW) {
+        put_thin(sink, dst, tile, n_rows, n_cols, elem);
+        return;
+    }
     int64_t lane = 16 / elem;
     int64_t direct = 0; /* lanes that need no buffer */
     if (!sink->has_digest && n_rows * elem % LINE == 0 &&

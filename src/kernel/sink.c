@@ -20,6 +20,13 @@ void heft__sink_put(heft__sink_t *sink, uint8_t *dst, const uint8_t *src, int64_
     sink->digest ^= sink->ops->crc64_shift(crc, sink->param_end - (dst + n));
 }
 
+/* Past the cache: long runs, and shorter ones that are whole lines. */
+static bool wants_nt(const heft__sink_t *sink, const uint8_t *dst, int64_t dst_step, int64_t n)
+{
+    bool is_lines = n % 64 == 0 && (uintptr_t)dst % 64 == 0 && dst_step % 64 == 0;
+    return sink->nt && (n >= HEFT__NT_MIN_RUN || is_lines);
+}
+
 /* Where the next line to be read lies, when only runs step apart are read. */
 static int64_t strided_ahead(int64_t run_bytes, int64_t step)
 {
@@ -34,7 +41,7 @@ static int64_t strided_ahead(int64_t run_bytes, int64_t step)
 static void put_runs_digest(heft__sink_t *sink, uint8_t *dst, int64_t dst_step, const uint8_t *src,
                             int64_t src_step, int64_t n_runs, int64_t n, int64_t ahead)
 {
-    bool nt = sink->nt && n >= HEFT__NT_MIN_RUN;
+    bool nt = wants_nt(sink, dst, dst_step, n);
     if (sink->fold_distance != dst_step) {
         sink->fold = heft__fold_by(heft__crc_tables(), dst_step);
         sink->fold_distance = dst_step;
@@ -63,10 +70,10 @@ void heft__sink_put_runs(heft__sink_t *sink, uint8_t *dst, int64_t dst_step, con
 {
     ahead = ahead != 0 ? ahead : strided_ahead(n, src_step);
     bool is_dense = n <= SHORT_RUN && dst_step == n && n_runs > 1;
-    if (is_dense && (sink->has_digest ? n % 16 != 0 : sink->nt && n < HEFT__NT_MIN_RUN)) {
+    bool nt = wants_nt(sink, dst, dst_step, n);
+    if (is_dense && (sink->has_digest ? n % 16 != 0 : sink->nt && !nt)) {
         put_dense(sink, dst, src, src_step, n_runs, n, ahead);
     } else if (!sink->has_digest) {
-        bool nt = sink->nt && n >= HEFT__NT_MIN_RUN;
         sink->ops->move(dst, dst_step, src, src_step, n_runs, n, nt, ahead);
     } else if (n <= SHORT_RUN && n % 16 == 0 && n_runs > 1) {
         put_runs_digest(sink, dst, dst_step, src, src_step, n_runs, n, ahead);
