@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Kernel benchmarks: each figure is a ratio to the C library's memcpy, measured just before it. One
- * thread is timed by its own clock, which stops while other processes have the core; several threads
- * by the wall's. HEFT_CPU=scalar, avx2, avx2-wide or avx512 lowers the level of the kernels.
+ * thread is timed by its own clock, which stops while other processes have the core; several
+ * threads by the wall's. HEFT_CPU=scalar, avx2, avx2-wide or avx512 lowers the level of the
+ * kernels.
  */
 #ifndef HEFT_BENCH_H
 #define HEFT_BENCH_H
