@@ -337,6 +337,51 @@ static void every_level_casts_every_pair_as_one_element(void **state)
     assert_true(heft__cpu_use_level(best));
 }
 
+/* Non-temporal stores demand alignment; these casts are asked for them at every address. */
+static void streamed_casts_do_at_any_address(void **state)
+{
+    (void)state;
+    enum { N = 150 };
+    static uint8_t src[4 * N + 64];
+    static uint8_t dst[4 * N + 192];
+    for (size_t i = 0; i < sizeof src; i++) {
+        src[i] = (uint8_t)(i * 37 + 11);
+    }
+    heft__cpu_level_t best = heft__cpu_get_level();
+    for (int level = 0; level <= (int)best; level++) {
+        assert_true(heft__cpu_use_level((heft__cpu_level_t)level));
+        const heft__kernel_ops_t *ops = heft__ops();
+        for (int64_t at = 0; at < 64; at++) {
+            void *to = dst + 64 + at;
+            const void *from = src + (at * 7) % 61;
+            memset(dst, 0x5a, sizeof dst);
+            ops->f32_to_bf16(to, from, N, true, 0);
+            ops->fence();
+            for (int64_t i = 0; i < N; i++) {
+                uint32_t bits;
+                uint16_t got;
+                memcpy(&bits, (const uint8_t *)from + 4 * i, sizeof bits);
+                memcpy(&got, (uint8_t *)to + 2 * i, sizeof got);
+                assert_int_equal(got, heft__cast_bits(HEFT_DTYPE_BF16, HEFT_DTYPE_F32, bits));
+            }
+            assert_int_equal(dst[63 + at], 0x5a);
+            assert_int_equal(dst[64 + at + 2 * N], 0x5a);
+            ops->bf16_to_f32(to, from, N, true, 0);
+            ops->fence();
+            for (int64_t i = 0; i < N; i++) {
+                uint16_t bits;
+                uint32_t got;
+                memcpy(&bits, (const uint8_t *)from + 2 * i, sizeof bits);
+                memcpy(&got, (uint8_t *)to + 4 * i, sizeof got);
+                assert_int_equal(got, (uint32_t)bits << 16);
+            }
+            assert_int_equal(dst[63 + at], 0x5a);
+            assert_int_equal(dst[64 + at + 4 * N], 0x5a);
+        }
+    }
+    assert_true(heft__cpu_use_level(best));
+}
+
 /* The fast kernels see every pattern that decides: the top 16 bits with the deciding low ones. */
 static void every_level_rounds_every_high_half(void **state)
 {
@@ -379,6 +424,7 @@ int main(void)
         cmocka_unit_test(floats_truncate_and_saturate_to_integers),
         cmocka_unit_test(integers_keep_their_low_bits),
         cmocka_unit_test(every_level_casts_every_pair_as_one_element),
+        cmocka_unit_test(streamed_casts_do_at_any_address),
         cmocka_unit_test(every_level_rounds_every_high_half),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
