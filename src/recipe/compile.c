@@ -162,22 +162,39 @@ heft_dtype_t heft__policy_dtype(const heft__compile_t *c, const heft__name_t *so
         return dtype;
     }
     for (size_t i = 0; i < policy->n_except; i++) {
-        if (heft__pattern_match(&policy->except[i], source, NULL)) {
+        if (c->except_on[i] && heft__pattern_match(&policy->except[i].pattern, source, NULL)) {
             return dtype;
         }
     }
     return c->policy;
 }
 
+/* Which entries of `except` hold. */
+static heft_status_t init_except(heft__compile_t *c)
+{
+    const heft__policy_t *policy = &c->recipe->policy;
+    size_t n = policy->n_except > 0 ? policy->n_except : 1;
+    c->except_on = heft__arena_calloc(&c->arena, n, sizeof *c->except_on);
+    heft_status_t status = c->except_on != NULL ? HEFT_OK : heft__error_nomem(c->err, n);
+    for (size_t i = 0; i < policy->n_except && status == HEFT_OK; i++) {
+        c->except_on[i] = true;
+        if (policy->except[i].when != NULL) {
+            status = heft__eval_bool(&c->env, policy->except[i].when, &c->except_on[i], c->err);
+        }
+    }
+    return status;
+}
+
 static heft_status_t init_policy(heft__compile_t *c)
 {
     const heft__policy_t *policy = &c->recipe->policy;
     c->policy = policy->fixed;
-    if (policy->dtype == NULL) {
-        return HEFT_OK;
+    heft_status_t status = init_except(c);
+    if (status != HEFT_OK || policy->dtype == NULL) {
+        return status;
     }
     heft__value_t value = { 0 };
-    heft_status_t status = heft__eval(&c->env, policy->dtype, &value, c->err);
+    status = heft__eval(&c->env, policy->dtype, &value, c->err);
     if (status != HEFT_OK) {
         return status;
     }

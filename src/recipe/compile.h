@@ -190,6 +190,7 @@ typedef struct heft__compile {
     heft__map_t by_name;
     heft__text_t text;   /* a name being made */
     heft_dtype_t policy; /* NONE: keep what the source has */
+    bool *except_on;     /* which entries of `except` hold */
     heft__span_t captures[HEFT__MAX_CAPTURES];
     int64_t axis_index[HEFT__MAX_AXES];
     int64_t slots[HEFT__MAX_SLOTS];

@@ -135,6 +135,37 @@ static heft_status_t parse_policy_dtype(heft__parser_t *p, heft__policy_t *polic
     return HEFT_OK;
 }
 
+/* "pattern" [, "pattern"] [when EXPR], after `except` */
+static heft_status_t parse_except(heft__parser_t *p, heft__policy_t *policy)
+{
+    size_t first = policy->n_except;
+    heft__expr_t *when = NULL;
+    heft_status_t status;
+    do {
+        const heft__token_t *name = p->at;
+        status = heft__parse_token(p, TOKEN_STRING, "a pattern in quotes");
+        void *items = policy->except;
+        if (status == HEFT_OK &&
+            !grow(p, &items, &policy->cap_except, policy->n_except + 1, sizeof *policy->except)) {
+            status = HEFT_ERR_NOMEM;
+        }
+        if (status == HEFT_OK) {
+            heft__except_t *except = &((heft__except_t *)items)[policy->n_except];
+            policy->except = items;
+            *except = (heft__except_t){ .when = NULL };
+            status = heft__parse_pattern(p, NULL, name->text, name->pos, &except->pattern);
+            policy->n_except++;
+        }
+    } while (status == HEFT_OK && heft__parse_accept(p, TOKEN_COMMA));
+    if (status == HEFT_OK && heft__parse_accept_word(p, "when")) {
+        status = heft__parse_expr(p, &when);
+    }
+    for (size_t i = first; i < policy->n_except && status == HEFT_OK; i++) {
+        policy->except[i].when = when;
+    }
+    return status;
+}
+
 static heft_status_t parse_dtype(heft__parser_t *p, heft__pos_t pos)
 {
     heft__policy_t *policy = &p->recipe->policy;
@@ -145,24 +176,9 @@ static heft_status_t parse_dtype(heft__parser_t *p, heft__pos_t pos)
     policy->is_set = true;
     policy->pos = pos;
     heft_status_t status = parse_policy_dtype(p, policy);
-    if (status != HEFT_OK || !heft__parse_accept_word(p, "except")) {
-        return status;
+    while (status == HEFT_OK && heft__parse_accept_word(p, "except")) {
+        status = parse_except(p, policy);
     }
-    do {
-        const heft__token_t *name = p->at;
-        status = heft__parse_token(p, TOKEN_STRING, "a pattern in quotes");
-        void *items = policy->except;
-        if (status == HEFT_OK &&
-            !grow(p, &items, &policy->cap_except, policy->n_except + 1, sizeof *policy->except)) {
-            status = HEFT_ERR_NOMEM;
-        }
-        if (status == HEFT_OK) {
-            policy->except = items;
-            status = heft__parse_pattern(p, NULL, name->text, name->pos,
-                                         &policy->except[policy->n_except]);
-            policy->n_except++;
-        }
-    } while (status == HEFT_OK && heft__parse_accept(p, TOKEN_COMMA));
     return status;
 }
 

@@ -195,19 +195,33 @@ static heft_status_t check_rank_name(const heft_recipe_t *recipe, heft_error_t *
     return HEFT_OK;
 }
 
+static heft_status_t resolve_policy(const heft_recipe_t *recipe, heft_error_t *err)
+{
+    const heft__policy_t *policy = &recipe->policy;
+    heft_status_t status = HEFT_OK;
+    bool per_match = false;
+    heft__scope_t scope = { .recipe = recipe,
+                            .n_lets = recipe->n_lets,
+                            .has_rank = recipe->rank_name != NULL };
+    for (size_t i = 0; i < policy->n_except && status == HEFT_OK; i++) {
+        if (policy->except[i].when != NULL) {
+            status = heft__resolve_expr(&scope, policy->except[i].when, &per_match, err);
+        }
+    }
+    scope.is_dtype = true;
+    return status == HEFT_OK && policy->dtype != NULL
+               ? heft__resolve_expr(&scope, policy->dtype, &per_match, err)
+               : status;
+}
+
 heft_status_t heft__resolve(heft_recipe_t *recipe, heft_error_t *err)
 {
     heft_status_t status = check_rank_name(recipe, err);
     if (status == HEFT_OK) {
         status = resolve_steps(recipe, err);
     }
-    if (status == HEFT_OK && recipe->policy.dtype != NULL) {
-        bool per_match = false;
-        heft__scope_t scope = { .recipe = recipe,
-                                .n_lets = recipe->n_lets,
-                                .has_rank = recipe->rank_name != NULL,
-                                .is_dtype = true };
-        status = heft__resolve_expr(&scope, recipe->policy.dtype, &per_match, err);
+    if (status == HEFT_OK) {
+        status = resolve_policy(recipe, err);
     }
     for (size_t i = 0; i < recipe->n_exceptions && status == HEFT_OK; i++) {
         bool per_match = false;

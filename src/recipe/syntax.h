@@ -290,12 +290,17 @@ typedef struct heft__step {
     const char *text; /* RANKS: the name; REQUIRE: the message */
 } heft__step_t;
 
+typedef struct heft__except {
+    heft__pattern_t pattern;
+    heft__expr_t *when; /* NULL: always */
+} heft__except_t;
+
 typedef struct heft__policy {
     bool is_set;
     heft__pos_t pos;
     heft__expr_t *dtype; /* a let, or NULL: fixed */
     heft_dtype_t fixed;  /* NONE with is_set: keep the source's */
-    heft__pattern_t *except;
+    heft__except_t *except;
     size_t n_except;
     size_t cap_except;
 } heft__policy_t;

@@ -417,6 +417,41 @@ static void an_excepted_tensor_is_not_rounded(void **state)
                "BF16 [2] here, F32 [2] in the destination");
 }
 
+static void excepts_hold_when_their_condition_does(void **state)
+{
+    rb_t *b = *state;
+    const char *text = "let keep = false, all = false\n"
+                       "dtype bf16 except \"router\"\n"
+                       "  except \"norm\", \"head\" when keep\n"
+                       "  except \"*\" when all\n"
+                       "\"{n}\" [...] -> \"{n}\" [...]";
+    static const char *const names[] = { "router", "norm", "head", "up" };
+    static const struct {
+        const char *let;
+        uint32_t n_kept;
+    } cases[] = { { NULL, 1 }, { "keep", 3 }, { "all", 4 } };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        rb_clear(b);
+        for (size_t k = 0; k < 4; k++) {
+            rb_source(b, names[k], F32, "1", "1.000244140625");
+        }
+        if (cases[i].let != NULL) {
+            rb_set(b, cases[i].let, "true");
+        }
+        rb_run(b, text, 0);
+        for (size_t k = 0; k < 4; k++) {
+            bool is_kept = k < cases[i].n_kept;
+            rb_expect(b, names[k], is_kept ? F32 : BF16, "1", is_kept ? "1.000244140625" : "1");
+        }
+    }
+    rb_clear(b);
+    rb_source(b, "a", F32, "", NULL);
+    rb_refuses(b, "dtype bf16 except \"a\" when 1\n\"{n}\" [] -> \"{n}\" []", 0, HEFT_ERR_ARGUMENT,
+               "test:1:28");
+    rb_refuses(b, "dtype bf16 except \"a\" when zz\n\"{n}\" [] -> \"{n}\" []", 0, HEFT_ERR_SYNTAX,
+               "test:1:28: `zz` is no let");
+}
+
 static void nothing_is_widened_and_integers_stay(void **state)
 {
     rb_t *b = *state;
@@ -482,6 +517,7 @@ int main(void)
         T(padding_is_zero_and_never_repeats),
         T(each_fused_half_is_padded_by_itself),
         T(an_excepted_tensor_is_not_rounded),
+        T(excepts_hold_when_their_condition_does),
         T(nothing_is_widened_and_integers_stay),
         T(halves_of_one_parameter_have_one_dtype),
         T(packed_tensors_move_in_whole_rows),

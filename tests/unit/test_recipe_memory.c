@@ -7,7 +7,7 @@
 static const char text[] =
     "let tp = 2, wire = \"bf16\", n = config.n\nranks tp as r\n"
     "require tp > 0 \"tp\"\n"
-    "dtype wire except \"*.router.*\", \"zzz\"\n"
+    "dtype wire except \"*.router.*\", \"zzz\" except \"v\" when tp > 1\n"
     "\"{p*}.layers_{s}.w\" [({r}:tp f), (d:2 q)] where f pad 8 as (b c:2), l:3\n"
     "  -> \"{p*}.layers.{s*2}.w\" [(b 0:2 c), d, (q k:2)]\n"
     "\"a.scale\" [f], \"a.w\" [f, d] -> \"a.out\" [f, d] when has(\"a.w\") by mul in f32\n"
