@@ -162,6 +162,19 @@ void heft__text_printf(heft__text_t *text, const char *fmt, ...) HEFT_PRINTF(2, 
  * failed. */
 char *heft__text_take(heft__text_t *text);
 
+/* ---- options ---- */
+
+/*
+ * Loads an options struct whose first member is its size over the defaults in *out, known bytes
+ * long. NULL keeps the defaults, a shorter struct those of its missing tail. HEFT_ERR_ARGUMENT for
+ * a size that no options have; HEFT_ERR_UNSUPPORTED for a longer struct whose tail is not zero.
+ */
+HEFT_MUST_CHECK heft_status_t heft__opts_load(const void *opts, void *out, size_t known,
+                                              const char *what, heft_error_t *err);
+/* HEFT_ERR_ARGUMENT unless all n reserved bytes are zero. */
+HEFT_MUST_CHECK heft_status_t heft__opts_check_reserved(const void *reserved, size_t n,
+                                                        const char *what, heft_error_t *err);
+
 /* ---- name table: open-addressing map from bytes to a uint32 value; keys are borrowed ---- */
 
 typedef struct heft__map_slot {

@@ -589,12 +589,9 @@ static heft_status_t load_opts(const heft_bench_opts_t *opts, heft_bench_opts_t 
                                heft_error_t *err)
 {
     heft_bench_opts_t loaded = HEFT_BENCH_OPTS_INIT;
-    if (opts != NULL) {
-        if (opts->size != sizeof loaded) {
-            return heft__error_set(err, HEFT_ERR_ARGUMENT, "bench options of %zu bytes, not %zu",
-                                   opts->size, sizeof loaded);
-        }
-        loaded = *opts;
+    heft_status_t status = heft__opts_load(opts, &loaded, sizeof loaded, "bench options", err);
+    if (status != HEFT_OK) {
+        return status;
     }
     loaded.bytes = loaded.bytes == 0 ? (int64_t)1 << 30 : loaded.bytes;
     loaded.runs = loaded.runs == 0 ? 5 : loaded.runs;

@@ -33,27 +33,12 @@ static heft_status_t load_opts(const heft_plan_opts_t *from, heft_plan_opts_t *t
                                heft_error_t *err)
 {
     *to = (heft_plan_opts_t)HEFT_PLAN_OPTS_INIT;
-    if (from == NULL) {
-        return HEFT_OK;
+    heft_status_t status = heft__opts_load(from, to, sizeof *to, "plan options", err);
+    if (status == HEFT_OK) {
+        status = heft__opts_check_reserved(to->reserved, sizeof to->reserved, "plan options", err);
     }
-    if (from->size < sizeof from->size) {
-        return heft__error_set(err, HEFT_ERR_ARGUMENT, "plan options: size is %zu, at least %zu",
-                               from->size, sizeof from->size);
-    }
-    const unsigned char *bytes = (const unsigned char *)from;
-    for (size_t i = sizeof *to; i < from->size; i++) {
-        if (bytes[i] != 0) {
-            return heft__error_set(err, HEFT_ERR_UNSUPPORTED,
-                                   "plan options: byte %zu is not known to this library", i);
-        }
-    }
-    memcpy(to, from, from->size < sizeof *to ? from->size : sizeof *to);
-    to->size = sizeof *to;
-    for (size_t i = 0; i < sizeof to->reserved; i++) {
-        if (to->reserved[i] != 0) {
-            return heft__error_set(err, HEFT_ERR_ARGUMENT, "plan options: reserved[%zu] is %d", i,
-                                   (int)to->reserved[i]);
-        }
+    if (status != HEFT_OK) {
+        return status;
     }
     if (to->partial > 1) {
         return heft__error_set(err, HEFT_ERR_ARGUMENT, "plan options: partial is %d, not 0 or 1",

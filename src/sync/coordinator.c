@@ -17,32 +17,6 @@
 
 /* ---- options ---- */
 
-static heft_status_t load_opts(const heft_coordinator_opts_t *opts, heft_coordinator_opts_t *out,
-                               heft_error_t *err)
-{
-    *out = (heft_coordinator_opts_t)HEFT_COORDINATOR_OPTS_INIT;
-    if (opts == NULL) {
-        return HEFT_OK;
-    }
-    if (opts->size < sizeof opts->size) {
-        return heft__error_set(err, HEFT_ERR_ARGUMENT, "coordinator options: size is %zu",
-                               opts->size);
-    }
-    const unsigned char *bytes = (const unsigned char *)opts;
-    for (size_t i = sizeof *out; i < opts->size; i++) {
-        if (bytes[i] != 0) {
-            return heft__error_set(err, HEFT_ERR_UNSUPPORTED,
-                                   "coordinator options: byte %zu is not known to this version", i);
-        }
-    }
-    memcpy(out, opts, opts->size < sizeof *out ? opts->size : sizeof *out);
-    out->size = sizeof *out;
-    if ((out->reserved[0] | out->reserved[1] | out->reserved[2]) != 0) {
-        return heft__error_set(err, HEFT_ERR_ARGUMENT, "coordinator options: reserved is not 0");
-    }
-    return HEFT_OK;
-}
-
 static int64_t limit_of(uint32_t given_ms, uint32_t default_ms)
 {
     return (int64_t)(given_ms != 0 ? given_ms : default_ms) * MS;
@@ -436,8 +410,13 @@ static heft_status_t serve(heft_coordinator_t *c, const heft_coordinator_opts_t 
 heft_status_t heft_coordinator_start(const heft_coordinator_opts_t *opts,
                                      heft_coordinator_t **coordinator_out, heft_error_t *err)
 {
-    heft_coordinator_opts_t loaded;
-    heft_status_t status = load_opts(opts, &loaded, err);
+    heft_coordinator_opts_t loaded = HEFT_COORDINATOR_OPTS_INIT;
+    heft_status_t status =
+        heft__opts_load(opts, &loaded, sizeof loaded, "coordinator options", err);
+    if (status == HEFT_OK) {
+        status = heft__opts_check_reserved(loaded.reserved, sizeof loaded.reserved,
+                                           "coordinator options", err);
+    }
     if (status != HEFT_OK) {
         return status;
     }

@@ -118,13 +118,4 @@ void heft__member_conclude(heft__member_t *member, heft__result_t result,
  */
 heft__gate_t heft__member_judge(heft__member_t *member, const heft__order_t *order);
 
-/* ---- options ---- */
-
-/*
- * Load an options struct whose first member is its size: shorter ones keep the defaults in *out,
- * longer ones are accepted if the unknown tail is zero. HEFT_ERR_UNSUPPORTED.
- */
-HEFT_MUST_CHECK heft_status_t heft__sync_opts_load(const void *opts, void *out, size_t out_bytes,
-                                                   const char *what, heft_error_t *err);
-
 #endif

@@ -84,27 +84,3 @@ heft_status_t heft__member_get_object(heft__member_t *member, const char *digest
     *n_out = n;
     return HEFT_OK;
 }
-
-heft_status_t heft__sync_opts_load(const void *opts, void *out, size_t out_bytes, const char *what,
-                                   heft_error_t *err)
-{
-    if (opts == NULL) {
-        return HEFT_OK;
-    }
-    size_t size;
-    memcpy(&size, opts, sizeof size);
-    if (size < sizeof size || size > 4096) {
-        return heft__error_set(err, HEFT_ERR_ARGUMENT, "%s: size %zu, was it initialised?", what,
-                               size);
-    }
-    const uint8_t *bytes = opts;
-    for (size_t i = out_bytes; i < size; i++) {
-        if (bytes[i] != 0) {
-            return heft__error_set(err, HEFT_ERR_UNSUPPORTED, "%s: unknown option at byte %zu",
-                                   what, i);
-        }
-    }
-    memcpy(out, opts, size < out_bytes ? size : out_bytes);
-    memcpy(out, &out_bytes, sizeof out_bytes);
-    return HEFT_OK;
-}

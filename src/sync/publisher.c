@@ -160,8 +160,7 @@ heft_status_t heft__publisher_create_over(heft__transport_t *const *transports,
                                           heft_publisher_t **publisher_out, heft_error_t *err)
 {
     heft_publisher_opts_t loaded = HEFT_PUBLISHER_OPTS_INIT;
-    heft_status_t status =
-        heft__sync_opts_load(opts, &loaded, sizeof loaded, "publisher options", err);
+    heft_status_t status = heft__opts_load(opts, &loaded, sizeof loaded, "publisher options", err);
     if (status == HEFT_OK) {
         status = check_arguments(manifest, data, err);
     }

@@ -230,10 +230,9 @@ heft_status_t heft__subscriber_create_over(heft__transport_t *transport,
 {
     heft_subscriber_opts_t loaded = HEFT_SUBSCRIBER_OPTS_INIT;
     heft_hooks_t hooks = HEFT_HOOKS_INIT;
-    heft_status_t status =
-        heft__sync_opts_load(opts, &loaded, sizeof loaded, "subscriber options", err);
+    heft_status_t status = heft__opts_load(opts, &loaded, sizeof loaded, "subscriber options", err);
     if (status == HEFT_OK) {
-        status = heft__sync_opts_load(loaded.hooks, &hooks, sizeof hooks, "hooks", err);
+        status = heft__opts_load(loaded.hooks, &hooks, sizeof hooks, "hooks", err);
     }
     if (status == HEFT_OK) {
         status = check_arguments(&loaded, recipe, bindings, manifest, params, err);

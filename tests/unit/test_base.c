@@ -254,6 +254,42 @@ static void log_is_silent_below_its_level(void **state)
     heft__log_set_sink(NULL, NULL, HEFT__LOG_WARN);
 }
 
+typedef struct opts_v2 {
+    size_t size;
+    uint32_t depth;
+    uint32_t width;
+} opts_v2_t;
+
+static void options_keep_defaults_and_refuse_what_is_not_known(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    opts_v2_t out = { sizeof out, 3, 7 };
+    assert_int_equal(heft__opts_load(NULL, &out, sizeof out, "box", &err), HEFT_OK);
+    assert_int_equal(out.depth, 3);
+    opts_v2_t given = { offsetof(opts_v2_t, width), 4, 99 };
+    assert_int_equal(heft__opts_load(&given, &out, sizeof out, "box", &err), HEFT_OK);
+    assert_int_equal(out.depth, 4);
+    assert_int_equal(out.width, 7);
+    assert_int_equal(out.size, sizeof out);
+    struct {
+        opts_v2_t known;
+        uint8_t tail[8];
+    } longer = { .known = { sizeof longer, 5, 6 } };
+    assert_int_equal(heft__opts_load(&longer, &out, sizeof out, "box", &err), HEFT_OK);
+    assert_int_equal(out.width, 6);
+    longer.tail[2] = 1;
+    assert_int_equal(heft__opts_load(&longer, &out, sizeof out, "box", &err), HEFT_ERR_UNSUPPORTED);
+    assert_string_equal(err.message, "box: byte 18 is set, this library knows 16 bytes");
+    given.size = 3;
+    assert_int_equal(heft__opts_load(&given, &out, sizeof out, "box", &err), HEFT_ERR_ARGUMENT);
+    given.size = (size_t)1 << 40; /* never initialised: nothing beyond is read */
+    assert_int_equal(heft__opts_load(&given, &out, sizeof out, "box", &err), HEFT_ERR_ARGUMENT);
+    assert_int_equal(heft__opts_check_reserved("\0\0", 2, "box", &err), HEFT_OK);
+    assert_int_equal(heft__opts_check_reserved("\0\1", 2, "box", &err), HEFT_ERR_ARGUMENT);
+    assert_string_equal(err.message, "box: reserved[1] is 1, not 0");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -271,6 +307,7 @@ int main(void)
         cmocka_unit_test(edit_distance_counts_and_gives_up),
         cmocka_unit_test(little_endian_at_borders),
         cmocka_unit_test(log_is_silent_below_its_level),
+        cmocka_unit_test(options_keep_defaults_and_refuse_what_is_not_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
