@@ -443,6 +443,22 @@ void heft__round_cancel(heft__round_t *round, int64_t now_ns)
 
 /* ---- recovery ---- */
 
+/* The old process of a source is fenced when every receiver says so. */
+static bool is_fenced_by_peers(const heft__round_t *round, const heft__round_member_t *source)
+{
+    if (source->role != HEFT__ROLE_SOURCE || round->state != HEFT__ROUND_UNKNOWN ||
+        round->origin != HEFT__ROUND_STAGING) {
+        return true;
+    }
+    EACH_MEMBER(round, m)
+    {
+        if (m->role == HEFT__ROLE_DESTINATION && !m->lost && !heft__round_dest_quiet(round, m)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static heft_status_t check_claim(const heft__round_t *round, const heft__round_member_t *m,
                                  heft__claim_t claim, heft_error_t *err)
 {
@@ -453,6 +469,11 @@ static heft_status_t check_claim(const heft__round_t *round, const heft__round_m
         if (!m->reborn) {
             return heft__error_set(err, HEFT_ERR_STATE,
                                    "claim \"restarted\": no new incarnation has registered");
+        }
+        if (!is_fenced_by_peers(round, m)) {
+            return heft__error_set(err, HEFT_ERR_STATE,
+                                   "claim \"restarted\": a destination has not confirmed that the "
+                                   "old process is fenced: recover that one first");
         }
         break;
     case HEFT__CLAIM_FENCED:

@@ -137,6 +137,7 @@ typedef struct heft__round {
     bool senders_started;
     bool checking; /* plans or digest: the caller has been asked */
     bool started;  /* its begin is on disk */
+    bool fencing;  /* STOPPING: destinations have been told to fence */
     bool canceled; /* while the record of begin was being written */
     bool
         maybe_written; /* a write of the decision may have become durable without being confirmed */

@@ -4,9 +4,10 @@
  *
  * heft__round_advance looks at the facts (last report of each member, written records, what time it
  * was told) and repeats until nothing moves. Failure before the decision leads to ABORTED, through
- * STOPPING where a transfer may be running: sources are told first to stop, and destinations may
- * drop their staging only when every pair (source, destination) is known to have stopped, from
- * either end. After the decision a round only goes forward, except through a durable revoke.
+ * STOPPING where a transfer may be running: sources are told first to stop; where one of them gives
+ * no answer, destinations are told to fence, which is safe by itself: they shut the writer out and
+ * say so, or say that they could not. The round is aborted only when every pair (source,
+ * destination) is known to have stopped, from either end. After the decision a round only goes forward, except through a durable revoke.
  */
 #include "sync/round_step.h"
 
@@ -203,6 +204,7 @@ void heft__round_abort(heft__round_t *round, int64_t now_ns)
 static void stop_transfers(heft__round_t *round, int64_t now_ns)
 {
     heft__round_enter(round, HEFT__ROUND_STOPPING, HEFT__PHASE_ABORT, now_ns);
+    round->fencing = false;
     EACH_MEMBER(round, m)
     {
         const bool lost_track = heft__round_is_current(round, m) && m->phase == HEFT__PHASE_STAGE &&
@@ -417,19 +419,68 @@ bool heft__round_step_staging(heft__round_t *round, int64_t now_ns)
     return true;
 }
 
+/* The receivers shut out whoever may still be writing, and confirm it. */
+static void order_fences(heft__round_t *round, int64_t now_ns)
+{
+    round->fencing = true;
+    round->deadline_ns = now_ns + round->limit_ns[HEFT__PHASE_ABORT];
+    EACH_MEMBER(round, m)
+    {
+        if (m->role == HEFT__ROLE_DESTINATION && !m->lost && !heft__round_dest_quiet(round, m)) {
+            heft__round_order(round, m, HEFT__PHASE_ABORT);
+        }
+    }
+}
+
+/* A member that has not stopped, and from which no word is to be expected. */
+static bool is_given_up(const heft__round_t *round, const heft__round_member_t *m)
+{
+    const bool lost_track = heft__round_is_current(round, m) && m->result == HEFT__RESULT_UNKNOWN;
+    return m->lost || m->overdue || lost_track;
+}
+
+/* Is there one of this role that may still speak? */
+static bool may_speak(const heft__round_t *round, heft__role_t role)
+{
+    EACH_MEMBER(round, m)
+    {
+        const bool stopped = role == HEFT__ROLE_SOURCE ? heft__round_source_stopped(round, m)
+                                                       : heft__round_dest_quiet(round, m);
+        if (m->role == role && !stopped && !is_given_up(round, m)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool heft__round_step_stopping(heft__round_t *round, int64_t now_ns)
 {
-    if (!all_stopped(round, false)) {
+    if (all_stopped(round, round->fencing)) {
+        heft__round_abort(round, now_ns);
+        return true;
+    }
+    if (may_speak(round, HEFT__ROLE_SOURCE)) {
         return false;
     }
-    heft__round_abort(round, now_ns);
-    return true;
+    if (!round->fencing) {
+        order_fences(round, now_ns);
+        return true;
+    }
+    if (!may_speak(round, HEFT__ROLE_DESTINATION)) {
+        heft__round_doubt_transfers(round, now_ns);
+        return true;
+    }
+    return false;
 }
 
 void heft__round_doubt_transfers(heft__round_t *round, int64_t now_ns)
 {
     if (all_stopped(round, true)) {
         heft__round_abort(round, now_ns);
+        return;
+    }
+    if (!round->fencing) {
+        order_fences(round, now_ns);
         return;
     }
     EACH_MEMBER(round, m)

@@ -166,6 +166,7 @@ static inline void sim_work(sim_t *s)
         s->state = HEFT__STATE_IDLE;
         break;
     case HEFT__PHASE_ABORT:
+        s->fenced = s->role == HEFT__ROLE_DESTINATION; /* it fences before it drops anything */
         if (s->state != HEFT__STATE_FLIPPED) {
             s->serving = s->role == HEFT__ROLE_DESTINATION && s->live > 0;
             s->state = HEFT__STATE_IDLE;

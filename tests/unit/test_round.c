@@ -208,14 +208,16 @@ static void transfer_unknown_touches_nothing(void **state)
     const char *why;
     set_table(t, 3);
     to_stage(t, 3);
+    ok(t, 1, HEFT__PHASE_STAGE, HEFT__STATE_STAGED);
     say(t, 0, HEFT__PHASE_STAGE, HEFT__RESULT_UNKNOWN, HEFT__STATE_SENDING);
     EXPECT_STATE(HEFT__ROUND_STOPPING);
-    ok(t, 1, HEFT__PHASE_STAGE, HEFT__STATE_STAGED);
-    stay(t, 61 * S, 3);
+    EXPECT_ORDER(2, HEFT__PHASE_ABORT); /* it fences, and cannot prove it */
+    say(t, 2, HEFT__PHASE_ABORT, HEFT__RESULT_UNKNOWN, HEFT__STATE_STAGING);
     EXPECT_STATE(HEFT__ROUND_UNKNOWN);
-    for (uint32_t i = 0; i < 3; i++) {
-        EXPECT_ORDER(i, HEFT__PHASE_STAGE); /* no abort, no release */
-    }
+    stay(t, 600 * S, 3);
+    EXPECT_STATE(HEFT__ROUND_UNKNOWN);
+    EXPECT_ORDER(0, HEFT__PHASE_STAGE); /* nobody is told to drop or release anything */
+    EXPECT_ORDER(1, HEFT__PHASE_STAGE);
     assert_true(heft__round_is_poisoned(&t->round, &slot, &why));
     assert_int_equal(t->members[0].poison, HEFT__POISON_TRANSFER);
     assert_int_equal(t->members[1].poison, HEFT__POISON_NONE);
@@ -225,13 +227,16 @@ static void transfer_unknown_touches_nothing(void **state)
     /* the receiver fences; the source is restarted; each claim is checked */
     EXPECT_STATUS(heft__round_recover(&t->round, 2, HEFT__CLAIM_FENCED, t->now, &err),
                   HEFT_ERR_STATE);
-    say(t, 2, HEFT__PHASE_STAGE, HEFT__RESULT_FAILED, HEFT__STATE_STAGING);
-    EXPECT_STATE(HEFT__ROUND_UNKNOWN);
-    EXPECT_STATUS(heft__round_recover(&t->round, 2, HEFT__CLAIM_FENCED, t->now, &err), HEFT_OK);
-    EXPECT_STATE(HEFT__ROUND_UNKNOWN);
     EXPECT_STATUS(heft__round_recover(&t->round, 0, HEFT__CLAIM_RESTARTED, t->now, &err),
                   HEFT_ERR_STATE);
     seat(t, 0, true);
+    EXPECT_STATE(HEFT__ROUND_UNKNOWN);
+    EXPECT_STATUS(heft__round_recover(&t->round, 0, HEFT__CLAIM_RESTARTED, t->now, &err),
+                  HEFT_ERR_STATE);
+    EXPECT_MESSAGE("a destination has not confirmed");
+    ok(t, 2, HEFT__PHASE_ABORT, HEFT__STATE_IDLE);
+    EXPECT_STATE(HEFT__ROUND_UNKNOWN);
+    EXPECT_STATUS(heft__round_recover(&t->round, 2, HEFT__CLAIM_FENCED, t->now, &err), HEFT_OK);
     EXPECT_STATE(HEFT__ROUND_UNKNOWN);
     EXPECT_STATUS(heft__round_recover(&t->round, 0, HEFT__CLAIM_RESTARTED, t->now, &err), HEFT_OK);
     EXPECT_STATE(HEFT__ROUND_ABORTED);
@@ -241,6 +246,100 @@ static void transfer_unknown_touches_nothing(void **state)
     ok(t, 2, HEFT__PHASE_ABORT, HEFT__STATE_IDLE);
     EXPECT_STATE(HEFT__ROUND_IDLE);
     assert_false(heft__round_is_poisoned(&t->round, &slot, &why));
+}
+
+/* Its receivers shut it out as soon as nothing more is to be expected of it. */
+static void silent_source_is_fenced_by_its_receivers(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    set_table(t, 3);
+    to_stage(t, 3);
+    t->now += 31 * S;
+    for (uint32_t i = 1; i < 3; i++) {
+        say(t, i, HEFT__PHASE_STAGE, HEFT__RESULT_WORKING, HEFT__STATE_STAGING);
+    }
+    heft__round_tick(&t->round, t->now);
+    EXPECT_STATE(HEFT__ROUND_STOPPING);
+    assert_int_equal(t->round.cause_slot, 0);
+    EXPECT_ORDER(0, HEFT__PHASE_ABORT);
+    for (uint32_t i = 1; i < 3; i++) {
+        EXPECT_ORDER(i, HEFT__PHASE_ABORT);
+        ok(t, i, HEFT__PHASE_ABORT, HEFT__STATE_IDLE);
+    }
+    EXPECT_STATE(HEFT__ROUND_ABORTED);
+    tick_after(t, 1 * S);
+    EXPECT_STATE(HEFT__ROUND_IDLE);
+    assert_int_equal(t->round.outcome, HEFT__ROUND_ABORTED);
+    assert_true(t->members[0].excluded);
+}
+
+/* One that is in contact is believed, until it takes too long. */
+static void slow_source_is_fenced_after_the_deadline(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    set_table(t, 3);
+    to_stage(t, 3);
+    heft__round_cancel(&t->round, t->now);
+    EXPECT_STATE(HEFT__ROUND_STOPPING);
+    stay(t, 59 * S, 3);
+    EXPECT_ORDER(1, HEFT__PHASE_STAGE);
+    stay(t, 2 * S, 3);
+    EXPECT_STATE(HEFT__ROUND_STOPPING);
+    EXPECT_ORDER(1, HEFT__PHASE_ABORT);
+    EXPECT_ORDER(2, HEFT__PHASE_ABORT);
+    ok(t, 1, HEFT__PHASE_ABORT, HEFT__STATE_IDLE);
+    stay(t, 61 * S, 3);
+    EXPECT_STATE(HEFT__ROUND_UNKNOWN); /* the other one never confirmed it */
+}
+
+static void restart_in_preparing_with_a_silent_source_aborts(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    set_table(t, 3);
+    to_prepare(t, 3);
+    const heft__round_id_t id = t->round.id;
+    heft__round_config_t config = t->round.config;
+    heft__round_init(&t->round, &config, t->members, N, 4, 12);
+    for (uint32_t i = 0; i < 3; i++) {
+        t->members[i] = (heft__round_member_t){ .used = true,
+                                                .in_round = true,
+                                                .moves = i > 0,
+                                                .role = i > 0 ? HEFT__ROLE_DESTINATION
+                                                              : HEFT__ROLE_SOURCE };
+    }
+    t->round.id = id;
+    t->round.version = 8;
+    heft__round_restore(&t->round, false, t->now);
+    EXPECT_STATE(HEFT__ROUND_STOPPING);
+    for (uint32_t i = 1; i < 3; i++) {
+        seat(t, i, false);
+        ok(t, i, HEFT__PHASE_PREFLIGHT, HEFT__STATE_IDLE);
+    }
+    stay(t, 1 * S, 3);
+    t->members[0].contact_ns = 0;
+    tick_after(t, 1 * S);
+    for (int k = 0; k < 2 && t->round.state == HEFT__ROUND_STOPPING; k++) {
+        t->now += 31 * S;
+        for (uint32_t i = 1; i < 3; i++) {
+            ok(t, i, t->members[i].target == HEFT__PHASE_ABORT ? HEFT__PHASE_ABORT
+                                                               : HEFT__PHASE_PREFLIGHT,
+               HEFT__STATE_IDLE);
+        }
+        heft__round_tick(&t->round, t->now);
+    }
+    for (uint32_t i = 1; i < 3; i++) {
+        EXPECT_ORDER(i, HEFT__PHASE_ABORT);
+        ok(t, i, HEFT__PHASE_ABORT, HEFT__STATE_IDLE);
+    }
+    tick_after(t, 1 * S);
+    EXPECT_STATE(HEFT__ROUND_IDLE);
+    assert_int_equal(t->round.outcome, HEFT__ROUND_ABORTED);
 }
 
 static void silent_receiver_is_fenced_by_its_source(void **state)
@@ -461,6 +560,9 @@ int main(void)
         cmocka_unit_test(sources_stop_before_receivers_drop),
         cmocka_unit_test(dead_source_is_proven_by_its_receivers),
         cmocka_unit_test(transfer_unknown_touches_nothing),
+        cmocka_unit_test(silent_source_is_fenced_by_its_receivers),
+        cmocka_unit_test(slow_source_is_fenced_after_the_deadline),
+        cmocka_unit_test(restart_in_preparing_with_a_silent_source_aborts),
         cmocka_unit_test(silent_receiver_is_fenced_by_its_source),
         cmocka_unit_test(version_rules),
         cmocka_unit_test(lost_record_does_not_go_back),

@@ -357,9 +357,11 @@ static const char *check_order(const node_t *n, int i)
     if (committed && of_record && rec->decision == HEFT__DECISION_COMMIT) {
         return "abort ordered after a durable commit";
     }
+    const bool over = n->round.state == HEFT__ROUND_ABORTED || n->round.state == HEFT__ROUND_IDLE;
     const bool exposed = s->state == HEFT__STATE_STAGING && !s->fenced && n->sims[0].sending;
-    return exposed && s->life == s->known_life ? "told to drop memory that a transfer may write"
-                                               : NULL;
+    return over && exposed && s->life == s->known_life && heft__round_id_equal(s->round, rec->id)
+               ? "the round is over while a transfer may write"
+               : NULL;
 }
 
 static bool rests(const heft__round_t *r)
