@@ -36,6 +36,7 @@ typedef struct heft__entry {
     heft__report_t report;     /* the last one */
     heft__problems_t problems; /* found by the coordinator in preflight */
     uint64_t poll;             /* number of its newest poll: an older one need not wait */
+    int64_t gone_ns; /* when another process first found it without a connection; 0: it has one */
 } heft__entry_t;
 
 /* A round begun through this coordinator, for results and idempotency keys. */
@@ -80,7 +81,8 @@ typedef struct heft__call {
     int64_t order;
     heft__round_id_t round;
     int64_t deadline_ns;
-    bool fresh; /* begin: the round is new */
+    bool fresh;                           /* begin: the round is new */
+    char speaker[HEFT__INCARNATION_SIZE]; /* the member that this connection belongs to; "": none */
     /* reply */
     int code;
     const char *content_type;
@@ -190,6 +192,9 @@ heft_status_t heft__server_start(heft_coordinator_t *c, const char *address, uin
                                  heft_error_t *err);
 /* Resume the calls that are ready; the earliest deadline of the others. */
 int64_t heft__server_resume_locked(heft__server_t *server, int64_t now_ns);
+/* Is there an open connection that this incarnation has spoken over? A process that has died has
+ * none: its system closes them. On the thread that handles calls. */
+bool heft__server_is_connected_locked(const heft__server_t *server, const char *incarnation);
 /* Answers what waits, then closes. Without the coordinator's lock. */
 void heft__server_stop(heft__server_t *server);
 

@@ -13,6 +13,7 @@
 #include "heft/model.h"
 
 #define MS INT64_C(1000000)
+#define GRACE_NS (200 * MS)
 
 /* ---- the table ---- */
 
@@ -125,6 +126,39 @@ static bool was_replaced(const heft__entry_t *entry, const char *incarnation)
     return false;
 }
 
+/*
+ * May another process take this place? Not while the one that has it lives: two processes under one
+ * name would both serve. It lives while it holds a connection open and has been heard within the
+ * contact time. One that has just closed a connection may be about to open the next.
+ */
+static heft_status_t check_place(heft_coordinator_t *c, uint32_t slot, const heft__register_t *reg,
+                                 heft_error_t *err)
+{
+    heft__entry_t *entry = c->entries[slot];
+    const heft__round_member_t *m = &c->round.members[slot];
+    const int64_t now = heft__clock_mono_ns();
+    const int64_t silent_ns = now - m->contact_ns;
+    if (!m->registered || silent_ns > c->round.config.contact_ns) {
+        return HEFT_OK;
+    }
+    if (heft__server_is_connected_locked(c->server, entry->identity.incarnation)) {
+        entry->gone_ns = 0;
+        return heft__error_set(
+            err, HEFT_ERR_EXISTS,
+            "member %.60s is taken: %.40s (%.8s..., heard %lld ms ago) lives, %.40s (%.8s...) "
+            "wants its place: end the first, or give this one another replica or rank",
+            entry->id, heft__process_text(&entry->identity), entry->identity.incarnation,
+            (long long)(silent_ns / MS), heft__process_text(reg), reg->incarnation);
+    }
+    entry->gone_ns = entry->gone_ns != 0 ? entry->gone_ns : now;
+    if (now - entry->gone_ns < GRACE_NS) {
+        return heft__error_set(err, HEFT_ERR_BUSY,
+                               "member %.60s: %.40s has just closed its connection: try again",
+                               entry->id, heft__process_text(&entry->identity));
+    }
+    return HEFT_OK;
+}
+
 /* A new process takes over the identity. */
 static void replace_life(heft__entry_t *entry, const heft__register_t *reg)
 {
@@ -135,6 +169,7 @@ static void replace_life(heft__entry_t *entry, const heft__register_t *reg)
     heft__report_fini(&entry->report);
     heft__report_init(&entry->report);
     entry->identity = *reg;
+    entry->gone_ns = 0;
     entry->poll++;
 }
 
@@ -154,7 +189,14 @@ static heft_status_t admit(heft_coordinator_t *c, const heft__register_t *reg, u
                                "member %s: incarnation %.8s... has been removed: restart it", id,
                                reg->incarnation);
     }
-    heft_status_t status = follow_epoch(c, reg, err);
+    heft_status_t status = HEFT_OK;
+    if (slot != UINT32_MAX &&
+        strcmp(c->entries[slot]->identity.incarnation, reg->incarnation) != 0) {
+        status = check_place(c, slot, reg, err);
+    }
+    if (status == HEFT_OK) {
+        status = follow_epoch(c, reg, err);
+    }
     if (status != HEFT_OK) {
         return status;
     }
@@ -189,6 +231,7 @@ void heft__serve_register_locked(heft_coordinator_t *c, heft__call_t *call)
         return;
     }
     const int64_t now = heft__clock_mono_ns();
+    memcpy(call->speaker, reg.incarnation, sizeof call->speaker);
     heft__round_join(&c->round, slot, reg.role, heft__coordinator_engine_locked(c, slot), fresh,
                      now);
     heft__coordinator_settle_locked(c, now);
@@ -233,6 +276,8 @@ static uint32_t check_life(heft_coordinator_t *c, heft__call_t *call, const char
                          id);
         return UINT32_MAX;
     }
+    memcpy(call->speaker, incarnation, sizeof call->speaker);
+    c->entries[slot]->gone_ns = 0;
     return slot;
 }
 

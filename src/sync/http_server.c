@@ -33,10 +33,18 @@ typedef struct request {
     bool is_waiting;
 } request_t;
 
+/* A connection, and which member has spoken over it. */
+typedef struct link {
+    int fd;
+    char speaker[HEFT__INCARNATION_SIZE];
+    struct link *next;
+} link_t;
+
 struct heft__server {
     heft_coordinator_t *c;
     struct MHD_Daemon *daemon;
     request_t *waiting;  /* guarded by the coordinator's lock */
+    link_t *links;       /* likewise; changed by the thread of the daemon alone */
     atomic_int n_active; /* requests begun and not completed */
 };
 
@@ -57,6 +65,75 @@ static enum MHD_Result send_reply(struct MHD_Connection *connection, heft__call_
     return rc;
 }
 
+/* ---- connections ---- */
+
+static int fd_of(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    return info != NULL ? (int)info->connect_fd : -1;
+}
+
+/* One for which there is no memory counts as none: its member can be replaced without a question.
+ */
+static void on_connection(void *arg, struct MHD_Connection *connection, void **context,
+                          enum MHD_ConnectionNotificationCode code)
+{
+    heft__server_t *server = arg;
+    (void)pthread_mutex_lock(&server->c->lock);
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        link_t *link = heft__calloc(1, sizeof *link);
+        *context = link;
+        if (link != NULL) {
+            link->fd = fd_of(connection);
+            link->next = server->links;
+            server->links = link;
+        }
+    } else {
+        link_t **at = &server->links;
+        while (*at != NULL && *at != *context) {
+            at = &(*at)->next;
+        }
+        if (*at != NULL) {
+            link_t *link = *at;
+            *at = link->next;
+            heft__free(link);
+        }
+        *context = NULL;
+    }
+    (void)pthread_mutex_unlock(&server->c->lock);
+}
+
+static void note_speaker(struct MHD_Connection *connection, const heft__call_t *call)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    link_t *link = info != NULL ? info->socket_context : NULL;
+    if (link != NULL && call->speaker[0] != '\0') {
+        memcpy(link->speaker, call->speaker, sizeof link->speaker);
+    }
+}
+
+/* A suspended connection is not watched, so look whether its other end is still there. */
+static bool is_open(int fd)
+{
+    char byte;
+    const ssize_t n = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return n > 0 || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR));
+}
+
+bool heft__server_is_connected_locked(const heft__server_t *server, const char *incarnation)
+{
+    for (const link_t *link = server->links; link != NULL; link = link->next) {
+        if (strcmp(link->speaker, incarnation) == 0 && is_open(link->fd)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- calls ---- */
+
 /* Handle the call, and suspend the connection if it has to wait. */
 static enum MHD_Result run_call(heft__server_t *server, request_t *request)
 {
@@ -73,6 +150,7 @@ static enum MHD_Result run_call(heft__server_t *server, request_t *request)
     heft_coordinator_t *c = server->c;
     (void)pthread_mutex_lock(&c->lock);
     heft__coordinator_handle(c, call);
+    note_speaker(request->connection, call);
     if (call->waits != HEFT__WAIT_NONE) {
         request->is_waiting = true;
         c->n_waiting++;
@@ -237,14 +315,14 @@ heft_status_t heft__server_start(heft_coordinator_t *c, const char *address, uin
     }
     server->c = c;
     atomic_init(&server->n_active, 0);
-    server->daemon =
-        MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_AUTO | MHD_ALLOW_SUSPEND_RESUME |
-                             MHD_USE_ERROR_LOG,
-                         0, NULL, NULL, on_request, server, MHD_OPTION_EXTERNAL_LOGGER, log_line,
-                         NULL, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
-                         (unsigned int)(2 * HEFT__MAX_MEMBERS), MHD_OPTION_CONNECTION_TIMEOUT,
-                         (unsigned int)IDLE_TIMEOUT_S, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
-                         server, MHD_OPTION_END);
+    server->daemon = MHD_start_daemon(
+        MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_AUTO | MHD_ALLOW_SUSPEND_RESUME |
+            MHD_USE_ERROR_LOG,
+        0, NULL, NULL, on_request, server, MHD_OPTION_EXTERNAL_LOGGER, log_line, NULL,
+        MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned int)(2 * HEFT__MAX_MEMBERS), MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned int)IDLE_TIMEOUT_S, MHD_OPTION_NOTIFY_COMPLETED, on_completed, server,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, server, MHD_OPTION_END);
     if (server->daemon == NULL) {
         (void)close(fd);
         heft__free(server);

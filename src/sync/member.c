@@ -32,6 +32,7 @@ static heft_status_t set_identity(heft__member_t *member, const heft__member_con
     for (uint32_t i = 0; i < config->n_transports; i++) {
         (void)snprintf(identity->transports[i], HEFT__TRANSPORT_SIZE, "%s", config->transports[i]);
     }
+    heft__process_name(identity->process);
     heft__member_id_format(config->role, job, config->replica, config->rank, member->id);
     return heft__incarnation_create(identity->incarnation, err);
 }
@@ -398,6 +399,10 @@ static void refuse_locked(heft__member_t *member, const heft__order_t *order)
 heft__gate_t heft__member_judge(heft__member_t *member, const heft__order_t *order)
 {
     heft__report_t *report = heft__member_lock(member);
+    if (order->epoch < report->epoch) { /* the member has registered anew since it was given */
+        heft__member_unlock(member, false);
+        return HEFT__GATE_REFUSE;
+    }
     heft__stand_t stand = { .round = report->round,
                             .phase = report->phase,
                             .result = report->result,

@@ -78,8 +78,9 @@ static heft_status_t register_member(heft__member_t *member, heft_error_t *err)
     }
     if (status == HEFT_OK) {
         status = heft__registered_decode(reply, n, &registered, err);
-    } else if (code == 400 || code == 413 || status == HEFT_ERR_STALE) {
-        set_final(member); /* a newer incarnation has taken our place, or we speak nonsense */
+    } else if (code == 400 || code == 413 || status == HEFT_ERR_STALE ||
+               status == HEFT_ERR_EXISTS) {
+        set_final(member); /* another incarnation has our place, or we speak nonsense */
     }
     heft__free(text);
     heft__free(reply);
@@ -93,6 +94,9 @@ static heft_status_t register_member(heft__member_t *member, heft_error_t *err)
     (void)pthread_mutex_lock(&member->lock);
     member->report.epoch = registered.epoch;
     member->report.order = 0; /* orders of another epoch count from the start */
+    if (member->has_order && member->order.epoch < registered.epoch) {
+        member->has_order = false; /* and those of an earlier one do not count at all */
+    }
     member->handed_out = 0;
     member->committed = registered.committed_version;
     member->n_binds_done = 0;

@@ -19,6 +19,7 @@
 #define HEFT__KEY_SIZE 65
 #define HEFT__ROUND_TEXT_SIZE 44
 #define HEFT__TRANSPORT_SIZE 16
+#define HEFT__PROCESS_SIZE 72 /* "host:pid" */
 #define HEFT__MAX_TRANSPORTS 8
 #define HEFT__WIRE_MAX_BYTES (1u << 20)
 #define HEFT__WIRE_MAX_DEPTH 16
@@ -209,10 +210,16 @@ typedef struct heft__register {
     uint32_t replica;
     uint32_t rank;
     char incarnation[HEFT__INCARNATION_SIZE];
-    int64_t epoch; /* highest seen; 0: none */
+    int64_t epoch;                    /* highest seen; 0: none */
+    char process[HEFT__PROCESS_SIZE]; /* for messages; "": it does not say */
     uint32_t n_transports;
     char transports[HEFT__MAX_TRANSPORTS][HEFT__TRANSPORT_SIZE];
 } heft__register_t;
+
+/* "host:pid" of this process. */
+void heft__process_name(char out[HEFT__PROCESS_SIZE]);
+/* What it says, or "a process". */
+const char *heft__process_text(const heft__register_t *reg);
 
 typedef struct heft__registered {
     char id[HEFT__ID_SIZE];

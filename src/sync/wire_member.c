@@ -3,7 +3,9 @@
  * Wire: how a member introduces itself: register, its reply, and bind.
  */
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "sync/wire_json.h"
 
@@ -23,11 +25,29 @@ static const heft__field_t register_fields[] = {
     { "rank", HEFT__FIELD_U32, true, AT(reg.rank), 0, INT32_MAX, NULL },
     { "incarnation", HEFT__FIELD_HEX, true, AT(reg.incarnation), 0, 32, NULL },
     { "epoch", HEFT__FIELD_INT, true, AT(reg.epoch), 0, HEFT__WIRE_MAX_INT - 1, NULL },
+    { "process", HEFT__FIELD_TEXT, false, AT(reg.process), 1, HEFT__PROCESS_SIZE, NULL },
     { "mode", HEFT__FIELD_TEXT, true, AT(mode), 1, sizeof(((register_message_t *)0)->mode), NULL },
     { "transports", HEFT__FIELD_LIST, true, 0, 0, 0, NULL },
     HEFT__FIELD_END
 };
 #undef AT
+
+void heft__process_name(char out[HEFT__PROCESS_SIZE])
+{
+    char host[HEFT__PROCESS_SIZE] = "";
+    if (gethostname(host, sizeof host - 1) != 0 || host[0] == '\0') {
+        (void)snprintf(host, sizeof host, "localhost");
+    }
+    (void)snprintf(out, HEFT__PROCESS_SIZE, "%.56s:%d", host, (int)getpid());
+    for (char *c = out; *c != '\0'; c++) {
+        *c = *c > ' ' && *c < 0x7f ? *c : '?';
+    }
+}
+
+const char *heft__process_text(const heft__register_t *reg)
+{
+    return reg->process[0] != '\0' ? reg->process : "a process";
+}
 
 heft_status_t heft__register_encode(const heft__register_t *msg, char **text_out, heft_error_t *err)
 {

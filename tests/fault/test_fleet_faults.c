@@ -194,12 +194,13 @@ static void destination_stopped_past_its_deadline(void **state)
     stop(&f);
 }
 
-/* It may go on writing when it is woken: into memory that nobody reads any more. */
+/* It may go on writing when it is woken: into memory that nobody reads any more. The deadline of
+ * the stage is the default, half an hour: it takes the contact time, and no longer. */
 static void source_stopped_mid_transfer_is_fenced(void **state)
 {
     (void)state;
     fleet_t f;
-    start(&f, "768", "3000", "4000");
+    start(&f, "768", "3000", "0");
     push_ok(&f, 1);
     node_send(&f.source, "slow 2");
     (void)node_expect(&f.source, "progress ", SOON);
@@ -212,6 +213,30 @@ static void source_stopped_mid_transfer_is_fenced(void **state)
     expect_all(&f, 1);
     push_ok(&f, 3);
     expect_all(&f, 3);
+    stop(&f);
+}
+
+/* A killed process is replaced at once; one that lives is not. */
+static void live_process_keeps_its_place(void **state)
+{
+    (void)state;
+    fleet_t f;
+    start(&f, "64", "30000", "5000");
+    push_ok(&f, 1);
+    const char *args[] = { "subscriber", f.url, "0", "0", f.width, NULL };
+    node_t twin = node_spawn(args);
+    char name[32];
+    (void)snprintf(name, sizeof name, ":%d (", (int)f.engines[0].pid);
+    const char *line = node_expect(&twin, "error member destination.heft.0.0 is taken", SOON);
+    assert_non_null(strstr(line, name));
+    node_end(&twin);
+    expect_all(&f, 1);
+    node_end(&f.engines[0]);
+    const int64_t before = heft__clock_mono_ns();
+    start_engine(&f, 0);
+    assert_true(heft__clock_mono_ns() - before < 10 * INT64_C(1000000000));
+    push_ok(&f, 2);
+    expect_all(&f, 2);
     stop(&f);
 }
 
@@ -269,6 +294,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(source_killed_mid_transfer),
         cmocka_unit_test(destination_stopped_past_its_deadline),
         cmocka_unit_test(source_stopped_mid_transfer_is_fenced),
+        cmocka_unit_test(live_process_keeps_its_place),
         cmocka_unit_test(coordinator_killed_in_stage),
         cmocka_unit_test(rss_is_flat_over_pushes),
     };
