@@ -108,10 +108,11 @@ struct cli_args {
             "The recipe: a path (with a slash, or ending in .heft), or a bare name, looked up " \
             "in the folders of $HEFT_RECIPES and then among the shipped ones."                  \
     }
-#define CLI_OPT_LET                                                                    \
-    {                                                                                  \
-        .name = "let", .value = "NAME=VALUE", .kind = CLI_TEXT, .is_repeatable = true, \
-        .help = "Give a `let` of the recipe another value. Can be repeated."           \
+#define CLI_OPT_LET                                                                            \
+    {                                                                                          \
+        .name = "let", .value = "NAME=VALUE", .kind = CLI_TEXT, .is_repeatable = true,         \
+        .help = "Give a `let` of the recipe another value; @FILE: the JSON in a file. Can be " \
+                "repeated."                                                                    \
     }
 #define CLI_OPT_CONFIG                                                                      \
     {                                                                                       \

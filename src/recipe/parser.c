@@ -408,6 +408,7 @@ void heft_recipe_destroy(heft_recipe_t *recipe)
     if (recipe == NULL) {
         return;
     }
+    json_decref(recipe->lists);
     heft__free(recipe->lets);
     heft__free(recipe->steps);
     heft__free(recipe->rules);

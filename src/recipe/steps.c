@@ -70,7 +70,11 @@ static heft_status_t run_let(heft__env_t *env, const heft__step_t *step, heft_er
     if (binding == NULL) {
         return heft__eval(env, let->value, value, err);
     }
-    (void)heft__value_parse((heft__span_t){ binding->text, strlen(binding->text) }, value);
+    if (binding->list != NULL) {
+        *value = (heft__value_t){ .kind = VALUE_LIST, .list = binding->list };
+    } else {
+        (void)heft__value_parse((heft__span_t){ binding->text, strlen(binding->text) }, value);
+    }
     heft__value_t standard = { 0 };
     if (let->value == NULL || heft__eval(env, let->value, &standard, NULL) != HEFT_OK) {
         return HEFT_OK; /* nothing to compare with: a default that needs a key that is absent */
@@ -79,11 +83,12 @@ static heft_status_t run_let(heft__env_t *env, const heft__step_t *step, heft_er
         *value = (heft__value_t){ .kind = VALUE_REAL, .real = (double)value->integer };
     }
     if (value->kind != standard.kind) {
-        return heft__recipe_error(env->recipe, let->pos, HEFT_ERR_ARGUMENT, err,
-                                  "`let %s` is bound to the %s \"%s\"; its default is of the kind "
-                                  "\"%s\"",
-                                  let->name, heft__value_kind_name(value->kind), binding->text,
-                                  heft__value_kind_name(standard.kind));
+        return heft__recipe_error(
+            env->recipe, let->pos, HEFT_ERR_ARGUMENT, err,
+            "`let %s` is bound to the %s \"%.60s\"; its default is of the kind "
+            "\"%s\"",
+            let->name, heft__value_kind_name(value->kind), binding->text,
+            heft__value_kind_name(standard.kind));
     }
     return HEFT_OK;
 }
