@@ -5,6 +5,7 @@
 
 #include "heft/bench.h"
 #include "heft/exec.h"
+#include "heft/log.h"
 #include "heft/model.h"
 #include "heft/plan.h"
 #include "heft/recipe.h"

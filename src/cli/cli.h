@@ -141,6 +141,20 @@ struct cli_args {
         .name = "job", .value = "NAME", .kind = CLI_TEXT, .help = "Job. Default: heft." \
     }
 
+#define CLI_OPT_LOG                                                                         \
+    {                                                                                       \
+        .name = "log", .value = "LEVEL", .kind = CLI_TEXT,                                  \
+        .choices = "error warn info debug trace",                                           \
+        .help = "What is logged to standard error. info: members that come and go, rounds " \
+                "and their phases. Default: $HEFT_LOG, else warn."                          \
+    }
+#define CLI_OPT_LOG_FORMAT                                                                       \
+    {                                                                                            \
+        .name = "log-format", .value = "FORMAT", .kind = CLI_TEXT, .choices = "plain text json", \
+        .help = "text: with the time, as key=value; json: one object a line. Default: "          \
+                "$HEFT_LOG_FORMAT, else plain."                                                  \
+    }
+
 /* ---- parsing ---- */
 
 /* Fill args from argv (command name excluded); borrows argv. Prints what is wrong. CLI_OK or
@@ -156,6 +170,9 @@ int64_t cli_number(const cli_args_t *args, const char *option, int64_t missing);
 const char *cli_next(const cli_args_t *args, const char *option, size_t *cursor);
 /* --url, or $HEFT_URL, or NULL. */
 const char *cli_url(const cli_args_t *args);
+
+/* What is logged, from --log and --log-format (where the command has them) or the environment. */
+int cli_log_set_up(const cli_args_t *args);
 
 /* The candidate nearest to a word, or NULL when none is near. */
 typedef struct cli_nearest {

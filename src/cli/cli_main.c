@@ -57,7 +57,8 @@ static int run(const cli_command_t *command, int argc, char **argv)
     if (code == CLI_OK && args.wants_help) {
         cli_help_command(stdout, command);
     } else if (code == CLI_OK) {
-        code = command->run(&args);
+        code = cli_log_set_up(&args);
+        code = code == CLI_OK ? command->run(&args) : code;
     }
     cli_args_fini(&args);
     return code;

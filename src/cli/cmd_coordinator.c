@@ -107,6 +107,8 @@ static const cli_option_t options[] = {
       .kind = CLI_TEXT,
       .complete = CLI_COMPLETE_FILE,
       .help = "Write the port to this file when it is listening." },
+    CLI_OPT_LOG,
+    CLI_OPT_LOG_FORMAT,
     DEADLINE("preflight", "Deadline of preflight in milliseconds. Default: 60000."),
     DEADLINE("prepare", "Deadline of prepare. Default: 900000."),
     DEADLINE("stage", "Deadline of stage: the transfer. Default: 1800000."),

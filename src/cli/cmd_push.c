@@ -201,6 +201,8 @@ static const cli_option_t options[] = {
       .help =
           "At most so many bytes per second to all destinations together, to leave bandwidth to "
           "the trainer; 0 or left out: no limit." },
+    CLI_OPT_LOG,
+    CLI_OPT_LOG_FORMAT,
     CLI_OPT_JOB,
     CLI_OPT_THREADS,
     CLI_OPT_JSON,

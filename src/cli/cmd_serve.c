@@ -308,6 +308,8 @@ static const cli_option_t options[] = {
       .min = 1,
       .max = 86400000,
       .help = "Deadline of every call to the coordinator. Default: 30000." },
+    CLI_OPT_LOG,
+    CLI_OPT_LOG_FORMAT,
     CLI_OPT_JOB,
     CLI_OPT_THREADS,
     CLI_OPT_JSON,

@@ -127,7 +127,7 @@ static void write_record(heft_coordinator_t *c)
         (void)pthread_mutex_lock(&c->lock);
     }
     if (status != HEFT_OK) {
-        heft__log(HEFT__LOG_ERROR, "sync", "%s", err.message);
+        heft__log(HEFT_LOG_ERROR, "sync", "%s", err.message);
     }
     const heft__written_t outcome = status == HEFT_OK ? HEFT__WRITTEN_OK
                                     : maybe           ? HEFT__WRITTEN_MAYBE

@@ -259,7 +259,7 @@ static void HEFT_PRINTF(2, 0) log_line(void *arg, const char *fmt, va_list args)
     char line[256];
     (void)vsnprintf(line, sizeof line, fmt, args);
     line[strcspn(line, "\n")] = '\0';
-    heft__log(HEFT__LOG_DEBUG, "sync", "http: %s", line);
+    heft__log(HEFT_LOG_DEBUG, "sync", "http: %s", line);
 }
 
 static heft_status_t listen_on(const char *address, uint16_t port, int *fd_out, uint16_t *port_out,

@@ -97,7 +97,7 @@ static void leave(heft__member_t *member)
     heft_error_t err = HEFT_ERROR_INIT;
     if (heft__http_request(http, "DELETE", path, NULL, 0, LEAVE_MS, &code, NULL, NULL, &err) !=
         HEFT_OK) {
-        heft__log(HEFT__LOG_INFO, "member", "%s: could not leave: %s", member->id, err.message);
+        heft__log(HEFT_LOG_INFO, "member", "%s: could not leave: %s", member->id, err.message);
     }
     heft__http_destroy(http);
 }
@@ -387,7 +387,7 @@ static void refuse_locked(heft__member_t *member, const heft__order_t *order)
     heft_error_t err = HEFT_ERROR_INIT;
     (void)heft__error_set(&err, HEFT_ERR_STATE, "out_of_order: %s while %s",
                           heft__phase_text(order->target), heft__state_text(member->report.state));
-    heft__log(HEFT__LOG_WARN, "member", "%s: %s", member->id, err.message);
+    heft__log(HEFT_LOG_WARN, "member", "%s: %s", member->id, err.message);
     if (heft__round_id_equal(member->report.round, order->round)) {
         member->is_refusing = true;
         member->refused = order->target;

@@ -301,7 +301,7 @@ static void stop_serving_if_behind(heft_subscriber_t *sub)
         heft__subscriber_set_serving(sub, false);
         heft__member_wake(sub->member);
         if (sub->hooks.pause != NULL && sub->hooks.pause(sub->hooks.arg) != 0) {
-            heft__log(HEFT__LOG_WARN, "subscriber",
+            heft__log(HEFT_LOG_WARN, "subscriber",
                       "%s: the pause hook failed while leaving service: behind the fleet",
                       heft__member_get_id(sub->member));
         }

@@ -478,7 +478,7 @@ static heft_status_t fence(heft_subscriber_t *sub, const heft__order_t *order, h
     heft_status_t status =
         heft__window_fence(sub->window, deadline_of(order, quiet_ns), &replaced, err);
     if (status == HEFT_ERR_NOSPACE) {
-        heft__log(HEFT__LOG_WARN, "subscriber", "%s: no memory for new staging",
+        heft__log(HEFT_LOG_WARN, "subscriber", "%s: no memory for new staging",
                   heft__member_get_id(sub->member));
         return HEFT_OK;
     }
