@@ -94,7 +94,7 @@ static heft_status_t new_expr(heft__parser_t *p, heft__expr_kind_t kind, heft__e
 static heft_status_t parse_binary(heft__parser_t *p, int level, heft__expr_t **out);
 
 /* The tree is walked recursively, so its height is bounded. */
-static heft_status_t set_height(heft__parser_t *p, heft__expr_t *expr)
+heft_status_t heft__parse_set_height(heft__parser_t *p, heft__expr_t *expr)
 {
     uint32_t left = expr->left != NULL ? expr->left->height : 0;
     uint32_t right = expr->right != NULL ? expr->right->height : 0;
@@ -141,6 +141,16 @@ static const struct {
     { "index", OP_INDEX, 2 }, { "range", OP_RANGE, 1 },
 };
 
+bool heft__parse_has_function(const char *name)
+{
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
+        if (strcmp(functions[i].name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static heft_status_t no_function(heft__parser_t *p, const heft__token_t *name)
 {
     char known[160];
@@ -180,7 +190,7 @@ static heft_status_t parse_call(heft__parser_t *p, heft__expr_t *expr)
     if (status == HEFT_OK) {
         status = heft__parse_token(p, TOKEN_RPAREN, "`)`");
     }
-    return status == HEFT_OK ? set_height(p, expr) : status;
+    return status == HEFT_OK ? heft__parse_set_height(p, expr) : status;
 }
 
 static heft_status_t parse_word(heft__parser_t *p, heft__expr_t *expr)
@@ -291,6 +301,9 @@ static heft_status_t parse_value(heft__parser_t *p, heft__expr_t **out)
         }
         return status == HEFT_OK ? heft__parse_token(p, TOKEN_RPAREN, "`)`") : status;
     }
+    if (heft__parse_is_call(p)) {
+        return heft__parse_call(p, out);
+    }
     status = new_expr(p, EXPR_INT, &expr);
     if (status != HEFT_OK) {
         return status;
@@ -340,7 +353,7 @@ static heft_status_t parse_primary(heft__parser_t *p, heft__expr_t **out)
             status = heft__parse_token(p, TOKEN_RBRACKET, "`]`");
         }
         if (status == HEFT_OK) {
-            status = set_height(p, expr);
+            status = heft__parse_set_height(p, expr);
         }
     }
     return status;
@@ -366,7 +379,7 @@ static heft_status_t parse_unary(heft__parser_t *p, heft__expr_t **out)
         status = is_not ? parse_binary(p, 2, &expr->left) : parse_unary(p, &expr->left);
         p->depth--;
     }
-    return status == HEFT_OK ? set_height(p, expr) : status;
+    return status == HEFT_OK ? heft__parse_set_height(p, expr) : status;
 }
 
 /* The operator at the current token, if it belongs to this level: 0 or, 1 and, 2 comparison, 3
@@ -421,7 +434,7 @@ static heft_status_t parse_level(heft__parser_t *p, int level, heft__expr_t **ou
         status =
             level == 0 ? parse_binary(p, 0, &expr->right) : parse_level(p, level + 1, &expr->right);
         if (status == HEFT_OK) {
-            status = set_height(p, expr);
+            status = heft__parse_set_height(p, expr);
         }
     }
     return status;

@@ -298,6 +298,15 @@ typedef struct heft__let {
     heft__expr_t *value; /* NULL: must be bound */
 } heft__let_t;
 
+/* `let f(a, b) = EXPR`. In the body, a name with an index is the parameter of that number. */
+typedef struct heft__function {
+    const char *name;
+    heft__pos_t pos;
+    const char *params[HEFT__MAX_PARTS];
+    uint32_t n_params;
+    heft__expr_t *body;
+} heft__function_t;
+
 typedef enum heft__step_kind { STEP_LET = 1, STEP_RANKS, STEP_REQUIRE } heft__step_kind_t;
 
 /* What is evaluated before the rules, in the order of the text. */
@@ -336,6 +345,8 @@ struct heft_recipe {
     const char *text;
     heft__let_t *lets;
     size_t n_lets, cap_lets;
+    heft__function_t *functions;
+    size_t n_functions, cap_functions;
     heft__step_t *steps;
     size_t n_steps, cap_steps;
     heft__rule_t **rules;
@@ -383,6 +394,15 @@ heft_status_t heft__parse_nomem(heft__parser_t *p);
 heft_status_t heft__parse_enter(heft__parser_t *p);
 
 heft_status_t heft__parse_expr(heft__parser_t *p, heft__expr_t **expr_out);
+/* The height of a node whose operands stand, or an error. */
+heft_status_t heft__parse_set_height(heft__parser_t *p, heft__expr_t *expr);
+/* Is there a function of this name in the language itself? */
+bool heft__parse_has_function(const char *name);
+/* A `let` whose name is followed by `(`, which is the current token. */
+heft_status_t heft__parse_function(heft__parser_t *p, const char *name, heft__pos_t pos);
+/* Does a call of a function of the recipe begin here? And the formula it stands for. */
+bool heft__parse_is_call(const heft__parser_t *p);
+heft_status_t heft__parse_call(heft__parser_t *p, heft__expr_t **out);
 /* NAME, INT or {EXPR}: the size or offset of an axis. */
 heft_status_t heft__parse_size(heft__parser_t *p, heft__expr_t **expr_out);
 heft_status_t heft__parse_axes(heft__parser_t *p, heft__axes_t *axes_out);
