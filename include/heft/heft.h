@@ -7,6 +7,7 @@
 #include "heft/exec.h"
 #include "heft/log.h"
 #include "heft/model.h"
+#include "heft/names.h"
 #include "heft/plan.h"
 #include "heft/recipe.h"
 #include "heft/status.h"

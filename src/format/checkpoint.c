@@ -8,6 +8,7 @@
  * is mapped is beyond repair (SIGBUS), which is why the writer replaces and never rewrites.
  */
 #include "format/format.h"
+#include "heft/names.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -446,6 +447,44 @@ void heft_checkpoint_close(heft_checkpoint_t *checkpoint)
     heft__free(checkpoint->data);
     heft__free(checkpoint->shards);
     heft__free(checkpoint);
+}
+
+/* ---- names ---- */
+
+heft_status_t heft_checkpoint_canonicalize(heft_checkpoint_t *checkpoint,
+                                           const heft_name_opts_t *opts, heft_error_t *err)
+{
+    heft_manifest_t *manifest = NULL;
+    heft_status_t status = heft_manifest_canonicalize(checkpoint->manifest, opts, &manifest, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    uint32_t n = heft_manifest_get_n_tensors(manifest);
+    const void **data = heft__calloc((size_t)n + 1, sizeof data[0]);
+    if (data == NULL) {
+        status = heft__error_nomem(err, n * sizeof data[0]);
+    }
+    for (uint32_t i = 0; i < n && status == HEFT_OK; i++) {
+        char *native = NULL;
+        uint32_t index = 0;
+        status =
+            heft_manifest_get_native(manifest, heft__manifest_get(manifest, i)->name, &native, err);
+        if (status == HEFT_OK) {
+            status = heft_manifest_find(checkpoint->manifest, native, &index, err);
+            data[i] = checkpoint->data[index];
+        }
+        heft_string_free(native);
+    }
+    if (status != HEFT_OK) {
+        heft_manifest_destroy(manifest);
+        heft__free(data);
+        return status;
+    }
+    heft_manifest_destroy(checkpoint->manifest);
+    heft__free(checkpoint->data);
+    checkpoint->manifest = manifest;
+    checkpoint->data = data;
+    return HEFT_OK;
 }
 
 /* ---- reading ---- */
