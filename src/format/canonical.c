@@ -54,12 +54,10 @@ heft_status_t heft__name_opts_load(const heft_name_opts_t *opts, heft_name_opts_
 {
     static const uint8_t zeros[sizeof out->reserved] = { 0 };
     *out = (heft_name_opts_t)HEFT_NAME_OPTS_INIT;
-    if (opts == NULL || opts->size != sizeof *out) {
-        return heft__error_set(err, HEFT_ERR_ARGUMENT,
-                               "heft_name_opts_t: size is %zu, %zu wanted: use the INIT macro",
-                               opts != NULL ? opts->size : 0, sizeof *out);
+    heft_status_t status = heft__opts_load(opts, out, sizeof *out, "heft_name_opts_t", err);
+    if (status != HEFT_OK) {
+        return status;
     }
-    *out = *opts;
     if (memcmp(out->reserved, zeros, sizeof zeros) != 0 || out->types_lost > 1) {
         return heft__error_set(err, HEFT_ERR_ARGUMENT,
                                "heft_name_opts_t: types_lost is 0 or 1, reserved bytes are 0");
