@@ -157,7 +157,8 @@ HEFT_API void heft_subscriber_destroy(heft_subscriber_t *subscriber);
  * Report to the coordinator, take the next order and carry it out; returns after one exchange or
  * timeout_ms. Call it in a loop. HEFT_OK also when nothing happened. HEFT_ERR_PEER: the coordinator
  * cannot be reached now (call again: the live version stays). HEFT_ERR_STALE: another process has
- * taken this rank's place. HEFT_ERR_POISONED: see docs/guide/rounds.md.
+ * taken this rank's place. HEFT_ERR_POISONED: the parameters are not to be trusted and the engine
+ * is out of service; go on polling, so that a round can write them anew (docs/guide/rounds.md).
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_subscriber_poll(heft_subscriber_t *subscriber,
                                                             uint32_t timeout_ms, heft_error_t *err);

@@ -203,6 +203,7 @@ extern const cli_command_t cli_cmd_help;
 extern const cli_command_t cli_cmd_inspect;
 extern const cli_command_t cli_cmd_plan;
 extern const cli_command_t cli_cmd_push;
+extern const cli_command_t cli_cmd_recover;
 extern const cli_command_t cli_cmd_remove;
 extern const cli_command_t cli_cmd_serve;
 extern const cli_command_t cli_cmd_status;

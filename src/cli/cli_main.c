@@ -17,6 +17,7 @@ const cli_command_t *const cli_commands[] = {
     &cli_cmd_serve,
     &cli_cmd_push,
     &cli_cmd_status,
+    &cli_cmd_recover,
     &cli_cmd_remove,
     &cli_cmd_bench,
     &cli_cmd_demo,

@@ -252,6 +252,13 @@ int64_t heft__member_get_committed(heft__member_t *member)
     return committed;
 }
 
+void heft__member_set_committed(heft__member_t *member, int64_t version)
+{
+    (void)pthread_mutex_lock(&member->lock);
+    member->committed = version;
+    (void)pthread_mutex_unlock(&member->lock);
+}
+
 heft__report_t *heft__member_lock(heft__member_t *member)
 {
     (void)pthread_mutex_lock(&member->lock);

@@ -327,7 +327,7 @@ heft_status_t heft_subscriber_poll(heft_subscriber_t *sub, uint32_t timeout_ms, 
     if (is_suspect && status == HEFT_OK) {
         status = heft__error_set(err, HEFT_ERR_POISONED,
                                  "%s: its parameters may be broken; it must not serve until it is "
-                                 "restarted",
+                                 "refilled or restarted",
                                  heft__member_get_id(sub->member));
     }
     return status;

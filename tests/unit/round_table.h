@@ -16,6 +16,7 @@ typedef struct table {
     int64_t sequence[N];
     int64_t live[N];
     bool serving[N];
+    heft__condition_t condition[N];
     int64_t now;
 } table_t;
 
@@ -64,6 +65,7 @@ static inline heft_status_t report(table_t *t, uint32_t slot, heft__phase_t phas
     r.state = state;
     r.live_version = t->live[slot];
     r.serving = t->serving[slot];
+    r.condition = t->condition[slot];
     if (r.live_version > 0) {
         (void)strcpy(r.live_digest, r.live_version == 7 ? SIM_DIGEST_OLD : SIM_DIGEST_NEW);
     }

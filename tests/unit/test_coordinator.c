@@ -393,7 +393,8 @@ static void poisoned_condition_is_kept_until_recovered(void **state)
 #define CLAIM(claim) "{\"members\":[{\"id\":\"destination.heft.0.0\",\"claim\":\"" claim "\"}]}"
     expect(e, "POST", "/v1/recover", CLAIM("restarted"), 409, "no new incarnation");
     expect(e, "POST", "/v1/recover", CLAIM("fenced"), 409, "not confirmed");
-    expect(e, "POST", "/v1/recover", CLAIM("retry"), 409, "not supported by this version");
+    expect(e, "POST", "/v1/recover", CLAIM("retry"), 409, "no commit stands");
+    expect(e, "POST", "/v1/recover", CLAIM("again"), 400, "is none of restarted, fenced, retry");
     expect(e, "POST", "/v1/recover", "{\"members\":[{\"id\":\"x\",\"claim\":\"removed\"}]}", 404,
            "member x");
     expect(e, "POST", "/v1/recover", "{\"members\":[{\"id\":\"x\"}]}", 400, "claim");
