@@ -619,11 +619,11 @@ static void do_abort(heft_subscriber_t *sub, const heft__order_t *order)
 static void leave_service(heft_subscriber_t *sub, const heft_error_t *why)
 {
     const bool was_serving = heft_subscriber_is_serving(sub) != 0;
-    heft__log(HEFT__LOG_ERROR, "subscriber", "%s: %s", heft__member_get_id(sub->member),
+    heft__log(HEFT_LOG_ERROR, "subscriber", "%s: %s", heft__member_get_id(sub->member),
               why->message);
     become_suspect(sub);
     if (was_serving && sub->hooks.pause != NULL && sub->hooks.pause(sub->hooks.arg) != 0) {
-        heft__log(HEFT__LOG_ERROR, "subscriber", "%s: the pause hook failed while leaving service",
+        heft__log(HEFT_LOG_ERROR, "subscriber", "%s: the pause hook failed while leaving service",
                   heft__member_get_id(sub->member));
     }
 }
