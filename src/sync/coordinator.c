@@ -323,6 +323,7 @@ static heft_status_t set_up(heft_coordinator_t *c, const heft_coordinator_opts_t
         const heft__round_config_t config = config_of(opts);
         heft__round_init(&c->round, &config, c->slots, HEFT__MAX_MEMBERS, next_epoch(&record),
                          record.sequence);
+        c->round.is_bare = record.epoch == 0;
         c->round.n_members = 0; /* grows with the slots in use */
         const int64_t third = config.contact_ns / MS / 3;
         const int64_t poll = opts->poll_ms != 0 ? opts->poll_ms : 10000;

@@ -554,6 +554,20 @@ static void resume_poll(heft_coordinator_t *c, heft__call_t *call)
     }
 }
 
+/* A round that was found after the record was lost has a result like any other. */
+static void note_found(heft_coordinator_t *c)
+{
+    const heft__round_t *r = &c->round;
+    if (r->state == HEFT__ROUND_IDLE || r->n_expected == 0 ||
+        heft__coordinator_result_slot_locked(c, r->id) != NULL) {
+        return;
+    }
+    heft__result_slot_t *slot = heft__coordinator_new_result_locked(c);
+    slot->id = r->id;
+    slot->kind = HEFT__KIND_SYNC;
+    slot->version = r->version;
+}
+
 void heft__serve_poll_locked(heft_coordinator_t *c, heft__call_t *call, const char *id)
 {
     if (call->waits == HEFT__WAIT_ORDER) {
@@ -581,6 +595,7 @@ void heft__serve_poll_locked(heft_coordinator_t *c, heft__call_t *call, const ch
     heft__report_fini(&entry->report);
     entry->report = report; /* before the machine acts on it: checks look here */
     (void)heft__round_report(&c->round, slot, &entry->report, now, &err);
+    note_found(c);
     heft__coordinator_settle_locked(c, now);
     entry->poll++;
     c->dirty = true; /* an older poll of this member need not wait any longer */

@@ -350,6 +350,8 @@ static void open_round_locked(heft__report_t *report, heft__round_id_t round)
     report->source_digest[0] = '\0';
     report->digests[0] = '\0';
     report->live[0] = '\0';
+    report->version = 0;
+    report->movers = 0;
     report->counters = (heft__counters_t){ 0 };
     heft__problems_fini(&report->problems);
 }
@@ -359,6 +361,11 @@ static void take_up_locked(heft__member_t *member, const heft__order_t *order)
     heft__report_t *report = &member->report;
     if (!heft__round_id_equal(report->round, order->round)) {
         open_round_locked(report, order->round);
+    }
+    if (order->movers > 0) { /* what a coordinator that has lost its state must hear */
+        report->version = order->version;
+        report->movers = order->movers;
+        memcpy(report->source_digest, order->source_digest, sizeof report->source_digest);
     }
     report->phase = order->target;
     report->result = HEFT__RESULT_WORKING;

@@ -134,6 +134,8 @@ static void forget_reports(heft__round_member_t *m)
     m->serving = false;
     m->live_version = 0;
     m->live_digest[0] = '\0';
+    m->version = 0;
+    m->movers = 0;
 }
 
 void heft__round_join(heft__round_t *round, uint32_t slot, heft__role_t role, uint32_t engine,
@@ -215,6 +217,9 @@ static void take_report(heft__round_member_t *m, const heft__report_t *report, i
     m->serving = report->serving;
     m->live_version = report->live_version;
     memcpy(m->live_digest, report->live_digest, sizeof m->live_digest);
+    m->version = report->version;
+    m->movers = report->movers;
+    memcpy(m->source_digest, report->source_digest, sizeof m->source_digest);
     if (m->excluded && heft__round_id_equal(report->round, m->order_round) &&
         report->phase == m->target && report->result == HEFT__RESULT_OK) {
         m->excluded = false;
@@ -257,6 +262,7 @@ heft_status_t heft__round_report(heft__round_t *round, uint32_t slot, const heft
                                (long long)report->sequence, (long long)m->report_seq);
     }
     take_report(m, report, now_ns);
+    heft__round_find(round, m, now_ns);
     note_failure(round, slot, report, now_ns);
     heft__round_advance(round, now_ns);
     return HEFT_OK;
@@ -568,6 +574,8 @@ static void resolve(heft__round_t *round, int64_t now_ns)
         heft__round_commit(round, now_ns);
     } else if (round->origin == HEFT__ROUND_STAGING) {
         heft__round_abort(round, now_ns);
+    } else if (round->origin == HEFT__ROUND_IDLE) {
+        heft__round_end(round, HEFT__ROUND_ABORTED, now_ns); /* nobody is in it any more */
     }
 }
 

@@ -110,6 +110,9 @@ typedef struct heft__round_member {
     bool serving;
     int64_t live_version;
     char live_digest[HEFT__DIGEST_SIZE];
+    int64_t version; /* of the round that it reports */
+    uint32_t movers; /* in it; 0: it does not move */
+    char source_digest[HEFT__DIGEST_SIZE];
 } heft__round_member_t;
 
 typedef struct heft__round_config {
@@ -130,7 +133,7 @@ typedef struct heft__round {
     char before_digest[HEFT__DIGEST_SIZE];
     /* the round */
     heft__round_state_t state;
-    heft__round_state_t origin; /* of UNKNOWN: STAGING, DECIDING, FLIPPING or REVOKING */
+    heft__round_state_t origin; /* of UNKNOWN: STAGING, DECIDING, FLIPPING, REVOKING; IDLE: found */
     heft__phase_t phase;
     heft__round_kind_t kind;
     heft__round_id_t id;
@@ -142,6 +145,8 @@ typedef struct heft__round {
     bool checking; /* plans or digest: the caller has been asked */
     bool started;  /* its begin is on disk */
     bool fencing;  /* STOPPING: destinations have been told to fence */
+    bool is_bare;  /* no record was found: members may be in a round that is not known here */
+    uint32_t n_expected; /* UNKNOWN, origin IDLE: destinations of a found round that must report */
     bool departed; /* in doubt: a destination has left the round, so nothing can be revoked */
     bool canceled; /* while the record of begin was being written */
     bool

@@ -107,7 +107,8 @@ static bool step(heft__round_t *round, int64_t now_ns)
         return heft__round_step_flipping(round, now_ns);
     case HEFT__ROUND_UNKNOWN:
     case HEFT__ROUND_PARTIAL:
-        return round->origin == HEFT__ROUND_FLIPPING && heft__round_step_flipping(round, now_ns);
+        return round->origin == HEFT__ROUND_FLIPPING ? heft__round_step_flipping(round, now_ns)
+                                                     : heft__round_step_found(round, now_ns);
     case HEFT__ROUND_COMMITTED:
         return step_committed(round, now_ns);
     case HEFT__ROUND_ABORTED:

@@ -232,7 +232,7 @@ int main(void)
         cmocka_unit_test(live_mismatch_leaves_service),
         cmocka_unit_test(restart_with_disk_weights_not_serving),
     };
-    heft__log_set_sink(NULL, NULL,
-                       getenv("HEFT_TEST_LOG") != NULL ? atoi(getenv("HEFT_TEST_LOG")) : -1);
+    const char *level = getenv("HEFT_TEST_LOG");
+    heft__log_max_level = level != NULL ? atoi(level) : -1;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

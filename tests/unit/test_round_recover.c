@@ -323,6 +323,127 @@ static void live_mismatch_poisons_until_refilled(void **state)
     expect_poison(t, 3, HEFT__POISON_NONE);
 }
 
+/* ---- the state file is lost ---- */
+
+/* Another coordinator, without a record; members register with it and say where they stand. */
+static void lose_record(table_t *t, uint32_t n)
+{
+    const heft__round_id_t id = t->round.id;
+    heft__round_config_t config = t->round.config;
+    heft__round_init(&t->round, &config, t->members, N, id.epoch + 7, 0);
+    t->round.is_bare = true;
+    t->movers = n - 1;
+    for (uint32_t i = 0; i < n; i++) {
+        seat(t, i, true);
+    }
+}
+
+static void say_old(table_t *t, uint32_t slot, heft__round_id_t id, heft__phase_t phase,
+                    heft__member_state_t state)
+{
+    const heft__round_id_t keep = t->round.id;
+    t->round.id = id; /* what report() puts in */
+    heft__report_t r;
+    heft__report_init(&r);
+    r.sequence = ++t->sequence[slot];
+    r.round = id;
+    r.phase = phase;
+    r.result = HEFT__RESULT_OK;
+    r.state = state;
+    r.live_version = t->live[slot];
+    r.serving = t->serving[slot];
+    r.condition = t->condition[slot];
+    r.movers = slot > 0 ? t->movers : 0;
+    r.version = 8;
+    (void)strcpy(r.live_digest, t->live[slot] == 8 ? SIM_DIGEST_NEW : SIM_DIGEST_OLD);
+    (void)strcpy(r.source_digest, SIM_DIGEST_NEW);
+    t->round.id = keep;
+    heft_error_t err = HEFT_ERROR_INIT;
+    EXPECT_STATUS(heft__round_report(&t->round, slot, &r, t->now, &err), HEFT_OK);
+}
+
+static void state_file_lost_cooperative(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    heft_error_t err = HEFT_ERROR_INIT;
+    /* one has flipped: the commit was durable, and the others follow */
+    set_table(t, 4);
+    to_flip(t, 4);
+    heft__round_id_t id = t->round.id;
+    t->live[3] = 8;
+    lose_record(t, 4);
+    say_old(t, 1, id, HEFT__PHASE_PAUSE, HEFT__STATE_PAUSED);
+    EXPECT_STATE(HEFT__ROUND_UNKNOWN);
+    EXPECT_STATUS(begin(t, 9, &err), HEFT_ERR_POISONED);
+    say_old(t, 3, id, HEFT__PHASE_FLIP, HEFT__STATE_FLIPPED);
+    EXPECT_STATE(HEFT__ROUND_UNKNOWN); /* one is silent */
+    EXPECT_ORDER(1, HEFT__PHASE_NONE);
+    tick_after(t, 3600 * S);
+    EXPECT_STATE(HEFT__ROUND_UNKNOWN);
+    say_old(t, 2, id, HEFT__PHASE_PAUSE, HEFT__STATE_PAUSED);
+    EXPECT_STATE(HEFT__ROUND_FLIPPING);
+    assert_true(heft__round_id_equal(t->round.id, id));
+    assert_int_equal(t->round.committed_version, 8);
+    EXPECT_ORDER(1, HEFT__PHASE_FLIP);
+    flip_ok(t, 1);
+    flip_ok(t, 2);
+    say_old(t, 3, id, HEFT__PHASE_FLIP, HEFT__STATE_FLIPPED);
+    finish(t, 4);
+    assert_true(t->serving[1] && t->serving[2] && t->serving[3]);
+
+    /* none has: the old version comes back */
+    set_table(t, 3);
+    to_decide(t, 3);
+    id = t->round.id;
+    lose_record(t, 3);
+    say_old(t, 2, id, HEFT__PHASE_PAUSE, HEFT__STATE_PAUSED);
+    EXPECT_STATE(HEFT__ROUND_UNKNOWN);
+    say_old(t, 1, id, HEFT__PHASE_PAUSE, HEFT__STATE_PAUSED);
+    EXPECT_STATE(HEFT__ROUND_ABORTED);
+    EXPECT_ORDER(1, HEFT__PHASE_ABORT);
+    EXPECT_ORDER(2, HEFT__PHASE_ABORT);
+
+    /* one has broken off: that too proves the commit */
+    set_table(t, 3);
+    to_flip(t, 3);
+    id = t->round.id;
+    t->condition[2] = HEFT__CONDITION_LIVE_SUSPECT;
+    lose_record(t, 3);
+    say_old(t, 1, id, HEFT__PHASE_PAUSE, HEFT__STATE_PAUSED);
+    say_old(t, 2, id, HEFT__PHASE_FLIP, HEFT__STATE_PAUSED);
+    assert_int_equal(t->round.decision, HEFT__DECISION_COMMIT);
+    EXPECT_ORDER(1, HEFT__PHASE_FLIP);
+}
+
+/* One never comes back: the operator ends those that are left, and says so. */
+static void found_round_ends_with_its_last_member(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    heft_error_t err = HEFT_ERROR_INIT;
+    int32_t slot;
+    const char *why;
+    set_table(t, 4);
+    to_decide(t, 4);
+    const heft__round_id_t id = t->round.id;
+    lose_record(t, 4);
+    say_old(t, 1, id, HEFT__PHASE_PAUSE, HEFT__STATE_PAUSED);
+    say_old(t, 2, id, HEFT__PHASE_PAUSE, HEFT__STATE_PAUSED);
+    EXPECT_STATUS(recover(t, 1, HEFT__CLAIM_RETRY, &err), HEFT_ERR_STATE);
+    EXPECT_STATUS(recover(t, 1, HEFT__CLAIM_RESTARTED, &err), HEFT_ERR_STATE);
+    for (uint32_t i = 1; i < 3; i++) {
+        t->live[i] = 0;
+        seat(t, i, true);
+        EXPECT_STATE(HEFT__ROUND_UNKNOWN);
+        EXPECT_STATUS(recover(t, i, HEFT__CLAIM_RESTARTED, &err), HEFT_OK);
+    }
+    EXPECT_STATE(HEFT__ROUND_IDLE);
+    assert_false(heft__round_is_poisoned(&t->round, &slot, &why));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -337,6 +458,8 @@ int main(void)
         cmocka_unit_test(refill_by_the_next_version_and_a_second_failure),
         cmocka_unit_test(refill_needs_contact_and_an_outcome),
         cmocka_unit_test(live_mismatch_poisons_until_refilled),
+        cmocka_unit_test(state_file_lost_cooperative),
+        cmocka_unit_test(found_round_ends_with_its_last_member),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
