@@ -10,6 +10,7 @@
 #include "heft/names.h"
 #include "heft/plan.h"
 #include "heft/recipe.h"
+#include "heft/sizes.h"
 #include "heft/status.h"
 #include "heft/sync.h"
 #include "heft/tape.h"

@@ -80,6 +80,9 @@ int cli_job_load_recipe(const cli_args_t *args, const char *config_folder, cli_j
         return cli_fail(args, code, "%s", job->err.message);
     }
     status = heft_bindings_create(&job->bindings, &job->err);
+    if (status == HEFT_OK) {
+        status = heft_bindings_load_env(job->bindings, job->recipe, &job->err);
+    }
     if (status != HEFT_OK) {
         return cli_fail_status(args, &job->err);
     }

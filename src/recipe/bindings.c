@@ -126,6 +126,7 @@ void heft_bindings_destroy(heft_bindings_t *bindings)
     }
     heft__free(bindings->items);
     json_decref(bindings->config);
+    json_decref(bindings->env);
     heft__free(bindings);
 }
 
@@ -139,7 +140,7 @@ const heft__binding_t *heft__bindings_find(const heft_bindings_t *bindings, cons
     return NULL;
 }
 
-static bool is_let_name(const char *name)
+bool heft__is_let_name(const char *name)
 {
     for (size_t i = 0; name[i] != '\0'; i++) {
         char c = name[i];
@@ -155,7 +156,7 @@ static bool is_let_name(const char *name)
 static heft_status_t check_binding(const char *name, const char *text, heft_error_t *err)
 {
     heft__value_t value;
-    if (!is_let_name(name)) {
+    if (!heft__is_let_name(name)) {
         return heft__error_set(err, HEFT_ERR_ARGUMENT, "\"%.60s\" is no name of a let", name);
     }
     size_t n = strlen(text);
@@ -336,6 +337,9 @@ heft_status_t heft_bindings_encode(const heft_bindings_t *bindings, char **text_
         json_t *config = bindings->config != NULL ? json_incref(bindings->config) : json_object();
         ok = json_object_set_new(root, "config", config) == 0;
     }
+    if (ok && bindings->env != NULL) {
+        ok = json_object_set(root, "env", bindings->env) == 0;
+    }
     size_t flags = JSON_SORT_KEYS | JSON_COMPACT | JSON_REAL_PRECISION(17);
     size_t n = ok ? json_dumpb(root, NULL, 0, flags) : 0;
     char *text = n > 0 ? heft__malloc(n + 1) : NULL;
@@ -394,6 +398,18 @@ static heft_status_t decode_let(heft_bindings_t *bindings, const char *name, con
     return status == HEFT_OK ? HEFT_OK : heft__error_set(err, status, "%s", inner.message);
 }
 
+static heft_status_t decode_lets(heft_bindings_t *bindings, json_t *object, heft_error_t *err)
+{
+    const char *name;
+    json_t *item;
+    heft_status_t status = HEFT_OK;
+    json_object_foreach(object, name, item)
+    {
+        status = status == HEFT_OK ? decode_let(bindings, name, item, err) : status;
+    }
+    return status;
+}
+
 static heft_status_t decode_root(heft_bindings_t *bindings, json_t *root, heft_error_t *err)
 {
     const char *key;
@@ -401,25 +417,23 @@ static heft_status_t decode_root(heft_bindings_t *bindings, json_t *root, heft_e
     json_object_foreach(root, key, value)
     {
         bool is_let = strcmp(key, "let") == 0;
-        if (!is_let && strcmp(key, "config") != 0) {
+        bool is_env = strcmp(key, "env") == 0;
+        if (!is_let && !is_env && strcmp(key, "config") != 0) {
             return heft__error_set(err, HEFT_ERR_FORMAT,
-                                   "bindings: unknown key \"%.60s\"; there are let, config", key);
+                                   "bindings: unknown key \"%.60s\"; there are let, config, env",
+                                   key);
         }
         if (!json_is_object(value)) {
             return heft__error_set(err, HEFT_ERR_FORMAT, "bindings: \"%s\" is no object", key);
         }
-        if (!is_let) {
-            bindings->config = json_incref(value);
-            continue;
+        heft_status_t status = is_env   ? heft__bindings_decode_env(bindings, value, err)
+                               : is_let ? decode_lets(bindings, value, err)
+                                        : HEFT_OK;
+        if (status != HEFT_OK) {
+            return status;
         }
-        const char *name;
-        json_t *item;
-        json_object_foreach(value, name, item)
-        {
-            heft_status_t status = decode_let(bindings, name, item, err);
-            if (status != HEFT_OK) {
-                return status;
-            }
+        if (!is_let && !is_env) {
+            bindings->config = json_incref(value);
         }
     }
     return HEFT_OK;

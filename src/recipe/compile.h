@@ -45,7 +45,14 @@ struct heft_bindings {
     heft__binding_t *items;
     size_t n, cap;
     json_t *config; /* an object, or NULL */
+    json_t *env;    /* variables of the environment: an object of texts, or NULL */
 };
+
+bool heft__is_let_name(const char *name);
+/* The value of a variable of the environment as bound, or NULL. */
+const char *heft__bindings_get_env(const heft_bindings_t *bindings, const char *name);
+heft_status_t heft__bindings_decode_env(heft_bindings_t *bindings, json_t *object,
+                                        heft_error_t *err);
 
 /* A whole text file of at most 64 MiB. HEFT_ERR_IO, HEFT_ERR_NOT_FOUND, HEFT_ERR_LIMIT. */
 heft_status_t heft__recipe_read(const char *path, heft__text_t *text, heft_error_t *err);
@@ -115,6 +122,12 @@ heft_status_t heft__eval_real(const heft__env_t *env, const heft__expr_t *expr, 
 /* The value of JSON; false for null, and for objects. */
 bool heft__value_of_json(const json_t *json, heft__value_t *out);
 /* left[right], and the functions of lists. */
+/* A key of configuration, destination or environment; VALUE_NONE where it is absent. */
+heft_status_t heft__eval_key(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
+                             heft_error_t *err);
+/* padded_size, kv_repeat, rollout_tp */
+heft_status_t heft__eval_size_call(const heft__env_t *env, const heft__expr_t *expr,
+                                   heft__value_t *out, heft_error_t *err);
 heft_status_t heft__eval_index(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
                                heft_error_t *err);
 heft_status_t heft__eval_list_call(const heft__env_t *env, const heft__expr_t *expr,

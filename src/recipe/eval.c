@@ -133,14 +133,23 @@ static heft_status_t get_dest(const heft__env_t *env, const heft__expr_t *expr, 
     return HEFT_OK;
 }
 
-static heft_status_t get_key(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
-                             bool is_default_given, heft_error_t *err)
+static heft_status_t get_env(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
+                             heft_error_t *err)
 {
-    const char *nearest = NULL;
-    heft_status_t status = expr->kind == EXPR_CONFIG ? get_config(env, expr, out, &nearest, err)
-                                                     : get_dest(env, expr, out, err);
-    if (status != HEFT_OK || out->kind != VALUE_NONE || is_default_given) {
-        return status;
+    *out = (heft__value_t){ .kind = VALUE_NONE };
+    const char *text = heft__bindings_get_env(env->bindings, expr->text);
+    if (text != NULL && !heft__value_parse((heft__span_t){ text, strlen(text) }, out)) {
+        return FAIL(env, expr, HEFT_ERR_ARGUMENT, "the environment's %s is %s, beyond 64 bits",
+                    expr->text, text);
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t no_key(const heft__env_t *env, const heft__expr_t *expr, const char *nearest,
+                            heft_error_t *err)
+{
+    if (expr->kind == EXPR_ENV) {
+        return FAIL(env, expr, HEFT_ERR_ARGUMENT, "the environment's %s is not set", expr->text);
     }
     if (expr->kind == EXPR_CONFIG && (env->bindings == NULL || env->bindings->config == NULL)) {
         return FAIL(env, expr, HEFT_ERR_ARGUMENT,
@@ -149,6 +158,24 @@ static heft_status_t get_key(const heft__env_t *env, const heft__expr_t *expr, h
     return FAIL(env, expr, HEFT_ERR_ARGUMENT, "%s.%s is absent%s%s",
                 expr->kind == EXPR_CONFIG ? "config" : "dest", expr->text,
                 nearest != NULL ? "; the nearest key is " : "", nearest != NULL ? nearest : "");
+}
+
+static heft_status_t get_key(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
+                             bool may_be_absent, heft_error_t *err)
+{
+    const char *nearest = NULL;
+    heft_status_t status = expr->kind == EXPR_CONFIG ? get_config(env, expr, out, &nearest, err)
+                           : expr->kind == EXPR_ENV  ? get_env(env, expr, out, err)
+                                                     : get_dest(env, expr, out, err);
+    return status != HEFT_OK || out->kind != VALUE_NONE || may_be_absent
+               ? status
+               : no_key(env, expr, nearest, err);
+}
+
+heft_status_t heft__eval_key(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
+                             heft_error_t *err)
+{
+    return get_key(env, expr, out, true, err);
 }
 
 /* ---- operators ---- */
@@ -160,7 +187,7 @@ static heft_status_t eval_logic(const heft__env_t *env, const heft__expr_t *expr
     while (key->kind == EXPR_INDEX && !key->is_closed) {
         key = key->left;
     }
-    bool is_key = key->kind == EXPR_CONFIG || key->kind == EXPR_DEST;
+    bool is_key = heft__expr_is_key(key);
     if (expr->op == OP_OR && is_key && !key->is_closed) {
         heft_status_t status = get_key(env, key, out, true, err);
         if (status == HEFT_OK && out->kind == VALUE_NONE) {
@@ -387,6 +414,9 @@ static heft_status_t eval_call(const heft__env_t *env, const heft__expr_t *expr,
     if (expr->op == OP_HAS || expr->op == OP_COUNT) {
         return eval_names(env, expr, out, err);
     }
+    if (expr->op >= OP_PADDED_SIZE && expr->op <= OP_ROLLOUT_TP) {
+        return heft__eval_size_call(env, expr, out, err);
+    }
     if (expr->op >= OP_LEN) {
         return heft__eval_list_call(env, expr, out, err);
     }
@@ -457,6 +487,7 @@ heft_status_t heft__eval(const heft__env_t *env, const heft__expr_t *expr, heft_
         return HEFT_OK;
     case EXPR_CONFIG:
     case EXPR_DEST:
+    case EXPR_ENV:
         return get_key(env, expr, value_out, false, err);
     case EXPR_UNARY:
         return eval_unary(env, expr, value_out, err);

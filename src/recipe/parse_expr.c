@@ -135,10 +135,20 @@ static const struct {
     heft__op_t op;
     uint32_t n_args;
 } functions[] = {
-    { "min", OP_MIN, 2 },     { "max", OP_MAX, 2 },           { "ceil_div", OP_CEIL_DIV, 2 },
-    { "sqrt", OP_SQRT, 1 },   { "round_up", OP_ROUND_UP, 2 }, { "has", OP_HAS, 1 },
-    { "count", OP_COUNT, 1 }, { "len", OP_LEN, 1 },           { "contains", OP_CONTAINS, 2 },
-    { "index", OP_INDEX, 2 }, { "range", OP_RANGE, 1 },
+    { "min", OP_MIN, 2 },
+    { "max", OP_MAX, 2 },
+    { "ceil_div", OP_CEIL_DIV, 2 },
+    { "sqrt", OP_SQRT, 1 },
+    { "round_up", OP_ROUND_UP, 2 },
+    { "has", OP_HAS, 1 },
+    { "count", OP_COUNT, 1 },
+    { "len", OP_LEN, 1 },
+    { "contains", OP_CONTAINS, 2 },
+    { "index", OP_INDEX, 2 },
+    { "range", OP_RANGE, 1 },
+    { "padded_size", OP_PADDED_SIZE, 3 },
+    { "kv_repeat", OP_KV_REPEAT, 2 },
+    { "rollout_tp", OP_ROLLOUT_TP, 2 },
 };
 
 bool heft__parse_has_function(const char *name)
@@ -165,6 +175,24 @@ static heft_status_t no_function(heft__parser_t *p, const heft__token_t *name)
         (int)(name->text.len < 40 ? name->text.len : 40), name->text.data, known);
 }
 
+/* The second argument, which is there, and a third become a pair. */
+static heft_status_t parse_third(heft__parser_t *p, heft__expr_t *expr)
+{
+    heft__expr_t *pair = NULL;
+    heft_status_t status = new_expr(p, EXPR_CALL, &pair);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    pair->op = OP_PAIR;
+    pair->left = expr->right;
+    expr->right = pair;
+    status = heft__parse_token(p, TOKEN_COMMA, "`,` and a third argument");
+    if (status == HEFT_OK) {
+        status = parse_binary(p, 0, &pair->right);
+    }
+    return status == HEFT_OK ? heft__parse_set_height(p, pair) : status;
+}
+
 static heft_status_t parse_call(heft__parser_t *p, heft__expr_t *expr)
 {
     const heft__token_t *name = p->at;
@@ -181,16 +209,41 @@ static heft_status_t parse_call(heft__parser_t *p, heft__expr_t *expr)
     expr->kind = EXPR_CALL;
     p->at += 2;
     heft_status_t status = parse_binary(p, 0, &expr->left);
-    if (status == HEFT_OK && n_args == 2) {
+    if (status == HEFT_OK && n_args > 1) {
         status = heft__parse_token(p, TOKEN_COMMA, "`,` and a second argument");
         if (status == HEFT_OK) {
             status = parse_binary(p, 0, &expr->right);
         }
     }
+    if (status == HEFT_OK && n_args > 2) {
+        status = parse_third(p, expr);
+    }
     if (status == HEFT_OK) {
         status = heft__parse_token(p, TOKEN_RPAREN, "`)`");
     }
     return status == HEFT_OK ? heft__parse_set_height(p, expr) : status;
+}
+
+/* env.NAME; the recipe keeps a list of the variables that it reads. */
+static heft_status_t parse_variable(heft__parser_t *p, heft__expr_t *expr)
+{
+    heft_recipe_t *recipe = p->recipe;
+    void *items = recipe->variables;
+    heft_status_t status = parse_path(p, expr);
+    expr->kind = EXPR_ENV;
+    if (status != HEFT_OK) {
+        return status;
+    }
+    if (strchr(expr->text, '.') != NULL) {
+        return heft__recipe_error(recipe, expr->pos, HEFT_ERR_SYNTAX, p->err,
+                                  "env.%s: a variable of the environment is one name", expr->text);
+    }
+    if (!heft__grow(&items, &recipe->cap_variables, recipe->n_variables + 1, sizeof(char *))) {
+        return heft__parse_nomem(p);
+    }
+    recipe->variables = items;
+    recipe->variables[recipe->n_variables++] = expr->text;
+    return HEFT_OK;
 }
 
 static heft_status_t parse_word(heft__parser_t *p, heft__expr_t *expr)
@@ -205,6 +258,9 @@ static heft_status_t parse_word(heft__parser_t *p, heft__expr_t *expr)
     if (is_config || heft__parse_is_word(p, "dest")) {
         expr->kind = is_config ? EXPR_CONFIG : EXPR_DEST;
         return parse_path(p, expr);
+    }
+    if (heft__parse_is_word(p, "env") && p->at[1].kind == TOKEN_DOT) {
+        return parse_variable(p, expr);
     }
     if (p->at[1].kind == TOKEN_LPAREN) {
         return parse_call(p, expr);
@@ -287,7 +343,7 @@ static bool is_key(const heft__expr_t *expr)
     while (expr->kind == EXPR_INDEX) {
         expr = expr->left;
     }
-    return expr->kind == EXPR_CONFIG || expr->kind == EXPR_DEST;
+    return heft__expr_is_key(expr);
 }
 
 static heft_status_t parse_value(heft__parser_t *p, heft__expr_t **out)

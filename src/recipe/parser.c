@@ -33,7 +33,8 @@ static heft_status_t add_step(heft__parser_t *p, heft__step_t step)
 /* NAME [= EXPR], or NAME(NAME, ..) = EXPR */
 static heft_status_t parse_one_let(heft__parser_t *p)
 {
-    static const char *const taken[] = { "config", "dest", "true", "false", "and", "or", "not" };
+    static const char *const taken[] = { "config", "dest", "env", "true",
+                                         "false",  "and",  "or",  "not" };
     heft_recipe_t *recipe = p->recipe;
     heft__let_t let = { .pos = p->at->pos };
     if (p->at->kind != TOKEN_NAME) {
@@ -413,6 +414,7 @@ void heft_recipe_destroy(heft_recipe_t *recipe)
     }
     json_decref(recipe->lists);
     heft__free(recipe->lets);
+    heft__free(recipe->variables);
     heft__free(recipe->functions);
     heft__free(recipe->steps);
     heft__free(recipe->rules);

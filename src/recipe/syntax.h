@@ -94,6 +94,7 @@ typedef enum heft__expr_kind {
     EXPR_LOOP, /* what a `for` of the rule counts */
     EXPR_AXIS,
     EXPR_CONFIG,
+    EXPR_ENV, /* a variable of the environment, as bound */
     EXPR_DEST,
     EXPR_UNARY,
     EXPR_BINARY,
@@ -124,6 +125,10 @@ typedef enum heft__op {
     OP_CEIL_DIV,
     OP_ROUND_UP,
     OP_SQRT,
+    OP_PADDED_SIZE,
+    OP_KV_REPEAT,
+    OP_ROLLOUT_TP,
+    OP_PAIR, /* the second and third argument of a function */
     OP_HAS,
     OP_COUNT,
     OP_LEN,
@@ -146,6 +151,12 @@ typedef struct heft__expr {
     struct heft__expr *left;  /* operand, or first argument */
     struct heft__expr *right; /* second operand or argument */
 } heft__expr_t;
+
+/* A value that may be absent, so that `or` behind it gives a default. */
+static inline bool heft__expr_is_key(const heft__expr_t *expr)
+{
+    return expr->kind == EXPR_CONFIG || expr->kind == EXPR_DEST || expr->kind == EXPR_ENV;
+}
 
 /* ---- axes ---- */
 
@@ -355,8 +366,10 @@ struct heft_recipe {
     heft_exception_t *exceptions;
     heft__exception_line_t *exception_lines; /* as many */
     size_t n_exceptions, cap_exceptions, cap_exception_lines;
-    const char *rank_name; /* NULL without `ranks` */
-    json_t *lists;         /* an array of those that expressions hold; NULL: none */
+    const char *rank_name;  /* NULL without `ranks` */
+    const char **variables; /* of the environment, as often as they are named */
+    size_t n_variables, cap_variables;
+    json_t *lists; /* an array of those that expressions hold; NULL: none */
 };
 
 /* "name:line:column: message". Returns status. */
