@@ -107,7 +107,8 @@ HEFT_API void heft_string_free(char *text);
 
 /**
  * Open a safetensors file, or a folder with model.safetensors.index.json, or a folder with exactly
- * one .safetensors file. Headers are checked strictly; data are mapped, not read. side goes into
+ * one .safetensors file, or else a folder with such folders rank-0, rank-1, ..: their tensors
+ * together, with names that begin with "rank-N.". Headers are checked strictly; data are mapped, not read. side goes into
  * the manifest. HEFT_ERR_IO, HEFT_ERR_FORMAT (with the file, the tensor and the byte offset),
  * HEFT_ERR_NOT_FOUND.
  */
