@@ -32,6 +32,7 @@ typedef struct heft_coordinator_opts {
     /* Deadlines of phases in milliseconds; 0: the default of docs/guide/rounds.md. */
     uint32_t preflight_ms, prepare_ms, stage_ms, verify_ms, pause_ms, decide_ms, flip_ms, resume_ms,
         release_ms, abort_ms, contact_ms, poll_ms;
+    const char *round_log; /* NULL: none; else a file: one JSON line for each round is appended */
 } heft_coordinator_opts_t;
 #define HEFT_COORDINATOR_OPTS_INIT              \
     {                                           \
@@ -45,6 +46,15 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_coordinator_start(const heft_coordin
                                                               heft_error_t *err);
 /** "http://127.0.0.1:PORT", borrowed. */
 HEFT_API const char *heft_coordinator_get_url(const heft_coordinator_t *coordinator);
+/**
+ * Take no new rounds, and wait until the one in flight has ended, deadline_ms at most.
+ * HEFT_ERR_TIMEOUT: it goes on, or has ended in doubt; the message names it. Stop it all the same:
+ * members keep what they serve, and a coordinator that starts on the same state file takes the
+ * round up again.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_coordinator_drain(heft_coordinator_t *coordinator,
+                                                              uint32_t deadline_ms,
+                                                              heft_error_t *err);
 /** Stop: answers what is in progress, then closes. Members see connection errors and keep their
  * live version. */
 HEFT_API void heft_coordinator_stop(heft_coordinator_t *coordinator);

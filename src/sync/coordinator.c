@@ -163,6 +163,10 @@ static void *run_ticker(void *arg)
             write_record(c);
             continue;
         }
+        if (c->round_lines.len > 0) {
+            heft__coordinator_write_results(c);
+            continue;
+        }
         if (now >= c->sweep_ns) {
             c->sweep_ns = now + OBJECT_AGE_NS / 4;
             heft__coordinator_sweep_locked(c, now - OBJECT_AGE_NS);
@@ -203,6 +207,7 @@ void heft__coordinator_settle_locked(heft_coordinator_t *c, int64_t now_ns)
             break;
         }
     }
+    heft__coordinator_note_locked(c);
     if (c->dirty) {
         (void)pthread_cond_signal(&c->changed);
     }
@@ -376,6 +381,7 @@ static void tear_down(heft_coordinator_t *c)
     }
     for (uint32_t i = 0; i < HEFT__MAX_RESULTS; i++) {
         heft__free(c->results[i].json);
+        heft__free(c->results[i].summary);
     }
     for (uint32_t i = 0; i < HEFT__DIGEST_ROUNDS; i++) {
         heft__free(c->digests[i].objects);
@@ -384,6 +390,8 @@ static void tear_down(heft_coordinator_t *c)
     heft__free(c->entries);
     heft__free(c->slots);
     heft__free(c->state_file);
+    heft__text_fini(&c->round_lines);
+    heft__free(c->round_log);
     if (c->lock_fd >= 0) {
         (void)close(c->lock_fd);
     }
@@ -432,7 +440,10 @@ heft_status_t heft_coordinator_start(const heft_coordinator_opts_t *opts,
         heft__free(c);
         return status;
     }
-    status = set_up(c, &loaded, err);
+    status = heft__coordinator_open_round_log(c, loaded.round_log, err);
+    if (status == HEFT_OK) {
+        status = set_up(c, &loaded, err);
+    }
     if (status == HEFT_OK) {
         status = serve(c, &loaded, err);
     }
@@ -450,6 +461,29 @@ heft_status_t heft_coordinator_start(const heft_coordinator_opts_t *opts,
 const char *heft_coordinator_get_url(const heft_coordinator_t *coordinator)
 {
     return coordinator->url;
+}
+
+heft_status_t heft_coordinator_drain(heft_coordinator_t *c, uint32_t deadline_ms, heft_error_t *err)
+{
+    const int64_t end = heft__clock_mono_ns() + (int64_t)deadline_ms * MS;
+    const struct timespec pause = { .tv_nsec = 2 * 1000000 };
+    heft_status_t status = HEFT_OK;
+    (void)pthread_mutex_lock(&c->lock);
+    c->draining = true;
+    while (heft__round_is_busy(&c->round) || c->round_lines.len > 0) {
+        if (heft__clock_mono_ns() >= end) {
+            char id[HEFT__ROUND_TEXT_SIZE];
+            heft__round_id_format(c->round.id, id);
+            status = heft__error_set(err, HEFT_ERR_TIMEOUT, "round %s is %s after %u ms", id,
+                                     heft__round_state_text(&c->round), (unsigned)deadline_ms);
+            break;
+        }
+        (void)pthread_mutex_unlock(&c->lock);
+        (void)nanosleep(&pause, NULL);
+        (void)pthread_mutex_lock(&c->lock);
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+    return status;
 }
 
 void heft_coordinator_stop(heft_coordinator_t *coordinator)

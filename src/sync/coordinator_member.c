@@ -235,6 +235,9 @@ void heft__serve_register_locked(heft_coordinator_t *c, heft__call_t *call)
     heft__round_join(&c->round, slot, reg.role, heft__coordinator_engine_locked(c, slot), fresh,
                      now);
     heft__coordinator_settle_locked(c, now);
+    if (fresh) {
+        heft__coordinator_log_member_locked(c, slot, "member registered");
+    }
     heft__registered_t reply;
     memset(&reply, 0, sizeof reply);
     memcpy(reply.id, c->entries[slot]->id, sizeof reply.id);
@@ -623,6 +626,7 @@ void heft__serve_leave_locked(heft_coordinator_t *c, heft__call_t *call, const c
         heft__call_error(call, 409, err.status, "member %s %s", id, err.message);
         return;
     }
+    heft__coordinator_log_member_locked(c, slot, "member left");
     heft__coordinator_drop_locked(c, slot);
     c->dirty = true;
     heft__call_json(call, 200, json_object());

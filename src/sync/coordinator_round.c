@@ -30,7 +30,9 @@ heft__result_slot_t *heft__coordinator_new_result_locked(heft_coordinator_t *c)
     heft__result_slot_t *slot = &c->results[c->next_result];
     c->next_result = (c->next_result + 1) % HEFT__MAX_RESULTS;
     heft__free(slot->json);
+    heft__free(slot->summary);
     memset(slot, 0, sizeof *slot);
+    heft__clock_utc_text(slot->began);
     return slot;
 }
 
@@ -251,6 +253,8 @@ void heft__serve_begin_locked(heft_coordinator_t *c, heft__call_t *call, heft__r
     const heft__result_slot_t *known = find_key(c, begin.key);
     if (known != NULL) {
         reply_known(c, call, known, kind, begin.version);
+    } else if (c->draining) {
+        heft__call_error(call, 503, HEFT_ERR_BUSY, "the coordinator is shutting down");
     } else {
         begin_round(c, call, kind, &begin);
     }

@@ -20,6 +20,10 @@
 
 #include "sync/coordinator.h"
 
+/* The page is one file that talks to this server alone, and nobody may frame it. */
+#define PAGE_POLICY                                                       \
+    "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; " \
+    "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 #define IDLE_TIMEOUT_S 120
 #define STOP_LIMIT_NS (2 * INT64_C(1000000000))
 
@@ -60,6 +64,8 @@ static enum MHD_Result send_reply(struct MHD_Connection *connection, heft__call_
         (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, call->content_type);
     }
     (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+    (void)MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    (void)MHD_add_response_header(response, "Content-Security-Policy", PAGE_POLICY);
     const enum MHD_Result rc = MHD_queue_response(connection, (unsigned int)call->code, response);
     MHD_destroy_response(response);
     return rc;
