@@ -4,13 +4,11 @@
 #define HEFT_HEFT_H
 
 #include "heft/bench.h"
+#include "heft/config.h"
 #include "heft/exec.h"
-#include "heft/log.h"
 #include "heft/model.h"
-#include "heft/names.h"
 #include "heft/plan.h"
 #include "heft/recipe.h"
-#include "heft/sizes.h"
 #include "heft/status.h"
 #include "heft/sync.h"
 #include "heft/tape.h"

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "heft/log.h"
+#include "heft/config.h"
 #include "heft/status.h"
 
 /* ---- errors ---- */
@@ -176,6 +176,34 @@ HEFT_MUST_CHECK heft_status_t heft__opts_load(const void *opts, void *out, size_
 HEFT_MUST_CHECK heft_status_t heft__opts_check_reserved(const void *reserved, size_t n,
                                                         const char *what, heft_error_t *err);
 
+/* ---- settings: for readers inside the library; the words are those of heft/config.h ---- */
+
+/* The table. */
+const heft_knob_t *heft__knobs(uint32_t *n_out);
+
+/* A config over any table: file is the text of a settings file (NULL: none), path its name in
+ * messages; environment ends with NULL (NULL: none). */
+HEFT_MUST_CHECK heft_status_t heft__config_create_over(const heft_knob_t *knobs, uint32_t n_knobs,
+                                                       const char *path, const char *text, size_t n,
+                                                       char *const *environment,
+                                                       heft_config_t **config_out,
+                                                       heft_error_t *err);
+/* The value of a knob of the table; a name that is not there is a bug of ours. */
+void heft__config_get(const heft_config_t *config, const char *name, heft_setting_t *out);
+/* Log the warnings that look like a misspelling. */
+void heft__config_log_warnings(const heft_config_t *config);
+/* Check a number against the knob's bounds, as when it came in as text. */
+HEFT_MUST_CHECK heft_status_t heft__knob_check(const heft_knob_t *knob, int64_t number,
+                                               heft_error_t *err);
+const heft_knob_t *heft__knob_find(const char *name);
+
+/* Read a small regular file whole: NUL-terminated, owned by the caller (heft__free). is_private: it
+ * must belong to this user (or root) and be closed to group and others. HEFT_ERR_IO,
+ * HEFT_ERR_FORMAT (too large), HEFT_ERR_ARGUMENT (not private). what names it in messages. */
+HEFT_MUST_CHECK heft_status_t heft__file_read(const char *path, const char *what, size_t max_bytes,
+                                              bool is_private, char **text_out, size_t *n_out,
+                                              heft_error_t *err);
+
 /* ---- name table: open-addressing map from bytes to a uint32 value; keys are borrowed ---- */
 
 typedef struct heft__map_slot {
@@ -232,41 +260,24 @@ int64_t heft__clock_mono_ns(void);
 /* ISO-8601 UTC with milliseconds, for records; out holds 32. */
 void heft__clock_utc_text(char out[32]);
 
-/* ---- log: silent below warn unless heft_log_configure says otherwise ---- */
+/* ---- log: silent below warn unless told otherwise ---- */
 
-typedef enum heft__logged_kind {
-    HEFT__LOGGED_TEXT = 0,
-    HEFT__LOGGED_INT,
-    HEFT__LOGGED_REAL
-} heft__logged_kind_t;
+typedef enum heft__log_level {
+    HEFT__LOG_ERROR = 0,
+    HEFT__LOG_WARN = 1,
+    HEFT__LOG_INFO = 2,
+    HEFT__LOG_DEBUG = 3,
+    HEFT__LOG_TRACE = 4
+} heft__log_level_t;
 
-/* What a message is about: a key of its own, so that nobody has to parse sentences. */
-typedef struct heft__logged {
-    const char *key;
-    heft__logged_kind_t kind;
-    const char *text;
-    int64_t number;
-    double real;
-} heft__logged_t;
-
-#define HEFT__LOG_TEXT(k, v)                               \
-    {                                                      \
-        .key = (k), .kind = HEFT__LOGGED_TEXT, .text = (v) \
-    }
-#define HEFT__LOG_INT(k, v)                                          \
-    {                                                                \
-        .key = (k), .kind = HEFT__LOGGED_INT, .number = (int64_t)(v) \
-    }
-#define HEFT__LOG_REAL(k, v)                                       \
-    {                                                              \
-        .key = (k), .kind = HEFT__LOGGED_REAL, .real = (double)(v) \
-    }
+typedef void (*heft__log_sink_t)(void *arg, heft__log_level_t level, const char *part,
+                                 const char *line);
 
 extern int heft__log_max_level; /* levels above are not formatted */
-void heft__log_emit(heft_log_level_t level, const char *part, const char *fmt, ...)
+void heft__log_set_sink(heft__log_sink_t sink, void *arg, int max_level); /* NULL: stderr */
+void heft__log_emit(heft__log_level_t level, const char *part, const char *fmt, ...)
     HEFT_PRINTF(3, 4);
-void heft__log_event(heft_log_level_t level, const char *part, const char *message,
-                     const heft__logged_t *fields, size_t n_fields);
+const char *heft__log_level_name(heft__log_level_t level);
 
 #define heft__log(level, part, ...)                       \
     do {                                                  \
