@@ -24,7 +24,8 @@ typedef struct heft_subscriber
 
 typedef struct heft_coordinator_opts {
     size_t size;
-    const char *address; /* NULL: "127.0.0.1" */
+    const char *address; /* NULL: "127.0.0.1"; beyond loopback token_file, tls_cert and tls_key are
+                            required, unless insecure */
     uint16_t port;       /* 0: from the kernel */
     uint16_t reserved[3];
     const char
@@ -32,35 +33,38 @@ typedef struct heft_coordinator_opts {
     /* Deadlines of phases in milliseconds; 0: the default of docs/guide/rounds.md. */
     uint32_t preflight_ms, prepare_ms, stage_ms, verify_ms, pause_ms, decide_ms, flip_ms, resume_ms,
         release_ms, abort_ms, contact_ms, poll_ms;
-    const char *round_log; /* NULL: none; else a file: one JSON line for each round is appended */
+    const char *token_file; /* NULL: none; every request must carry the token in it */
+    const char *tls_cert;   /* PEM files; both or none: serve https */
+    const char *tls_key;
+    uint32_t request_ms;      /* 0: 30 s: a request that has not arrived whole is broken off */
+    uint32_t max_connections; /* 0: 8192 */
+    uint8_t insecure;         /* 1: listen beyond loopback without token and TLS */
+    uint8_t reserved2[7];
 } heft_coordinator_opts_t;
 #define HEFT_COORDINATOR_OPTS_INIT              \
     {                                           \
         .size = sizeof(heft_coordinator_opts_t) \
     }
 
-/** Start serving on a thread of its own. HEFT_ERR_IO when the address cannot be bound (the message
- * names it). */
+/**
+ * Start serving on a thread of its own. Fields that are zero come from the environment, then from
+ * the settings file, then from the defaults (heft/config.h). HEFT_ERR_IO when the address cannot be
+ * bound (the message names it); HEFT_ERR_ARGUMENT when it is beyond loopback without token and TLS,
+ * a token or key can be read by others, or a value is out of bounds.
+ */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_coordinator_start(const heft_coordinator_opts_t *opts,
                                                               heft_coordinator_t **coordinator_out,
                                                               heft_error_t *err);
-/** "http://127.0.0.1:PORT", borrowed. */
+/** "http://127.0.0.1:PORT" or "https://...", borrowed. */
 HEFT_API const char *heft_coordinator_get_url(const heft_coordinator_t *coordinator);
-/**
- * Take no new rounds, and wait until the one in flight has ended, deadline_ms at most.
- * HEFT_ERR_TIMEOUT: it goes on, or has ended in doubt; the message names it. Stop it all the same:
- * members keep what they serve, and a coordinator that starts on the same state file takes the
- * round up again.
- */
-HEFT_API HEFT_MUST_CHECK heft_status_t heft_coordinator_drain(heft_coordinator_t *coordinator,
-                                                              uint32_t deadline_ms,
-                                                              heft_error_t *err);
 /** Stop: answers what is in progress, then closes. Members see connection errors and keep their
  * live version. */
 HEFT_API void heft_coordinator_stop(heft_coordinator_t *coordinator);
 
 /* ---- publisher ---- */
 
+/* Fields that are zero come from the environment, the settings file, then the defaults
+ * (heft/config.h). */
 typedef struct heft_publisher_opts {
     size_t size;
     const char *url; /* coordinator */
@@ -71,6 +75,10 @@ typedef struct heft_publisher_opts {
     uint32_t deadline_ms;     /* 0: 30 s: every call to the coordinator */
     uint64_t max_bytes_per_s; /* 0: as fast as it goes; else leave bandwidth to the trainer: payload
                                  bytes of all destinations together */
+    const char *token_file;   /* NULL: none; read again for every connection */
+    const char *ca_file; /* NULL: the system's; certificates that vouch for the coordinator's */
+    uint8_t insecure;    /* 1: the token may go over plain HTTP beyond loopback */
+    uint8_t reserved[7];
 } heft_publisher_opts_t;
 #define HEFT_PUBLISHER_OPTS_INIT              \
     {                                         \
@@ -134,6 +142,7 @@ typedef struct heft_hooks {
         .size = sizeof(heft_hooks_t) \
     }
 
+/* As for publishers. */
 typedef struct heft_subscriber_opts {
     size_t size;
     const char *url;
@@ -143,6 +152,10 @@ typedef struct heft_subscriber_opts {
     uint32_t n_threads;        /* 0: 1 */
     uint32_t deadline_ms;      /* 0: 30 s */
     const heft_hooks_t *hooks; /* borrowed until destroy */
+    const char *token_file;    /* as a publisher's */
+    const char *ca_file;
+    uint8_t insecure;
+    uint8_t reserved[7];
 } heft_subscriber_opts_t;
 #define HEFT_SUBSCRIBER_OPTS_INIT              \
     {                                          \
@@ -167,8 +180,7 @@ HEFT_API void heft_subscriber_destroy(heft_subscriber_t *subscriber);
  * Report to the coordinator, take the next order and carry it out; returns after one exchange or
  * timeout_ms. Call it in a loop. HEFT_OK also when nothing happened. HEFT_ERR_PEER: the coordinator
  * cannot be reached now (call again: the live version stays). HEFT_ERR_STALE: another process has
- * taken this rank's place. HEFT_ERR_POISONED: the parameters are not to be trusted and the engine
- * is out of service; go on polling, so that a round can write them anew (docs/guide/rounds.md).
+ * taken this rank's place. HEFT_ERR_POISONED: see docs/guide/rounds.md.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_subscriber_poll(heft_subscriber_t *subscriber,
                                                             uint32_t timeout_ms, heft_error_t *err);
@@ -183,8 +195,33 @@ HEFT_API int heft_subscriber_is_serving(const heft_subscriber_t *subscriber);
  */
 HEFT_API uint64_t heft_subscriber_get_digest(const heft_subscriber_t *subscriber, uint32_t i);
 
-/* ---- clients of the coordinator ---- */
+/* ---- clients of the coordinator: url NULL, token and certificates come from the environment and
+ * the settings file (heft/config.h) ---- */
 
+typedef struct heft_client_opts {
+    size_t size;
+    const char *url;
+    const char *token_file; /* as a publisher's */
+    const char *ca_file;
+    uint32_t deadline_ms; /* 0: 30 s */
+    uint8_t insecure;
+    uint8_t reserved[3];
+} heft_client_opts_t;
+#define HEFT_CLIENT_OPTS_INIT              \
+    {                                      \
+        .size = sizeof(heft_client_opts_t) \
+    }
+
+/**
+ * One request: method GET, POST, PUT or DELETE, path ("/v1/status"), a JSON text (may be NULL).
+ * *json_out (NULL is fine) is the reply's text, freed with heft_string_free. A 4xx or 5xx reply
+ * gives its status and its message; HEFT_ERR_AUTH: the token is wrong or missing, or the
+ * certificate is not vouched for; HEFT_ERR_PEER, HEFT_ERR_TIMEOUT.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_client_request(const heft_client_opts_t *opts,
+                                                           const char *method, const char *path,
+                                                           const char *json, char **json_out,
+                                                           heft_error_t *err);
 /** GET path ("/v1/status") and return the JSON text; freed with heft_string_free. HEFT_ERR_PEER,
  * HEFT_ERR_TIMEOUT. */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_client_get(const char *url, const char *path,

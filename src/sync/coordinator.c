@@ -12,35 +12,33 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "sync/settings.h"
+
 #define MS INT64_C(1000000)
 #define OBJECT_AGE_NS (60 * 1000 * MS)
 
 /* ---- options ---- */
 
-static int64_t limit_of(uint32_t given_ms, uint32_t default_ms)
-{
-    return (int64_t)(given_ms != 0 ? given_ms : default_ms) * MS;
-}
-
+/* The options are complete by now. */
 static heft__round_config_t config_of(const heft_coordinator_opts_t *opts)
 {
     heft__round_config_t config;
     memset(&config, 0, sizeof config);
     int64_t *limit = config.limit_ns;
-    limit[HEFT__PHASE_PREFLIGHT] = limit_of(opts->preflight_ms, 60000);
+    limit[HEFT__PHASE_PREFLIGHT] = opts->preflight_ms * MS;
     limit[HEFT__PHASE_MANIFEST] = limit[HEFT__PHASE_PREFLIGHT];
-    limit[HEFT__PHASE_PREPARE] = limit_of(opts->prepare_ms, 900000);
-    limit[HEFT__PHASE_STAGE] = limit_of(opts->stage_ms, 1800000);
-    limit[HEFT__PHASE_VERIFY] = limit_of(opts->verify_ms, 900000);
+    limit[HEFT__PHASE_PREPARE] = opts->prepare_ms * MS;
+    limit[HEFT__PHASE_STAGE] = opts->stage_ms * MS;
+    limit[HEFT__PHASE_VERIFY] = opts->verify_ms * MS;
     limit[HEFT__PHASE_LIVE] = limit[HEFT__PHASE_VERIFY];
-    limit[HEFT__PHASE_PAUSE] = limit_of(opts->pause_ms, 180000);
-    limit[HEFT__PHASE_DECIDE] = limit_of(opts->decide_ms, 30000);
+    limit[HEFT__PHASE_PAUSE] = opts->pause_ms * MS;
+    limit[HEFT__PHASE_DECIDE] = opts->decide_ms * MS;
     limit[HEFT__PHASE_NONE] = limit[HEFT__PHASE_DECIDE];
-    limit[HEFT__PHASE_FLIP] = limit_of(opts->flip_ms, 300000);
-    limit[HEFT__PHASE_RESUME] = limit_of(opts->resume_ms, 60000);
-    limit[HEFT__PHASE_RELEASE] = limit_of(opts->release_ms, 120000);
-    limit[HEFT__PHASE_ABORT] = limit_of(opts->abort_ms, 180000);
-    config.contact_ns = limit_of(opts->contact_ms, 30000);
+    limit[HEFT__PHASE_FLIP] = opts->flip_ms * MS;
+    limit[HEFT__PHASE_RESUME] = opts->resume_ms * MS;
+    limit[HEFT__PHASE_RELEASE] = opts->release_ms * MS;
+    limit[HEFT__PHASE_ABORT] = opts->abort_ms * MS;
+    config.contact_ns = opts->contact_ms * MS;
     return config;
 }
 
@@ -127,7 +125,7 @@ static void write_record(heft_coordinator_t *c)
         (void)pthread_mutex_lock(&c->lock);
     }
     if (status != HEFT_OK) {
-        heft__log(HEFT_LOG_ERROR, "sync", "%s", err.message);
+        heft__log(HEFT__LOG_ERROR, "sync", "%s", err.message);
     }
     const heft__written_t outcome = status == HEFT_OK ? HEFT__WRITTEN_OK
                                     : maybe           ? HEFT__WRITTEN_MAYBE
@@ -163,10 +161,6 @@ static void *run_ticker(void *arg)
             write_record(c);
             continue;
         }
-        if (c->round_lines.len > 0) {
-            heft__coordinator_write_results(c);
-            continue;
-        }
         if (now >= c->sweep_ns) {
             c->sweep_ns = now + OBJECT_AGE_NS / 4;
             heft__coordinator_sweep_locked(c, now - OBJECT_AGE_NS);
@@ -178,6 +172,7 @@ static void *run_ticker(void *arg)
         }
         int64_t next = heft__min_i64(waiter, heft__round_next_tick(&c->round));
         next = heft__min_i64(next, c->sweep_ns);
+        next = heft__min_i64(next, heft__server_sweep(c->server, now));
         if (!c->dirty) {
             wait_until(c, next);
         }
@@ -207,7 +202,6 @@ void heft__coordinator_settle_locked(heft_coordinator_t *c, int64_t now_ns)
             break;
         }
     }
-    heft__coordinator_note_locked(c);
     if (c->dirty) {
         (void)pthread_cond_signal(&c->changed);
     }
@@ -328,11 +322,9 @@ static heft_status_t set_up(heft_coordinator_t *c, const heft_coordinator_opts_t
         const heft__round_config_t config = config_of(opts);
         heft__round_init(&c->round, &config, c->slots, HEFT__MAX_MEMBERS, next_epoch(&record),
                          record.sequence);
-        c->round.is_bare = record.epoch == 0;
         c->round.n_members = 0; /* grows with the slots in use */
         const int64_t third = config.contact_ns / MS / 3;
-        const int64_t poll = opts->poll_ms != 0 ? opts->poll_ms : 10000;
-        c->poll_ms = (uint32_t)heft__max_i64(heft__min_i64(poll, third), 1);
+        c->poll_ms = (uint32_t)heft__max_i64(heft__min_i64(opts->poll_ms, third), 1);
         c->decide_ms = (uint32_t)(config.limit_ns[HEFT__PHASE_DECIDE] / MS);
         status = restore(c, &record, err);
     }
@@ -381,7 +373,6 @@ static void tear_down(heft_coordinator_t *c)
     }
     for (uint32_t i = 0; i < HEFT__MAX_RESULTS; i++) {
         heft__free(c->results[i].json);
-        heft__free(c->results[i].summary);
     }
     for (uint32_t i = 0; i < HEFT__DIGEST_ROUNDS; i++) {
         heft__free(c->digests[i].objects);
@@ -390,8 +381,6 @@ static void tear_down(heft_coordinator_t *c)
     heft__free(c->entries);
     heft__free(c->slots);
     heft__free(c->state_file);
-    heft__text_fini(&c->round_lines);
-    heft__free(c->round_log);
     if (c->lock_fd >= 0) {
         (void)close(c->lock_fd);
     }
@@ -400,14 +389,15 @@ static void tear_down(heft_coordinator_t *c)
 static heft_status_t serve(heft_coordinator_t *c, const heft_coordinator_opts_t *opts,
                            heft_error_t *err)
 {
-    const char *address = opts->address != NULL ? opts->address : "127.0.0.1";
     uint16_t port = 0;
-    heft_status_t status = heft__server_start(c, address, opts->port, &c->server, &port, err);
+    heft_status_t status = heft__server_start(c, opts, &c->server, &port, err);
     if (status != HEFT_OK) {
         return status;
     }
-    const bool v6 = strchr(address, ':') != NULL;
-    (void)snprintf(c->url, sizeof c->url, v6 ? "http://[%s]:%u" : "http://%s:%u", address, port);
+    const bool v6 = strchr(opts->address, ':') != NULL;
+    const char *scheme = opts->tls_cert != NULL ? "https" : "http";
+    (void)snprintf(c->url, sizeof c->url, v6 ? "%s://[%s]:%u" : "%s://%s:%u", scheme, opts->address,
+                   port);
     const int rc = pthread_create(&c->ticker, NULL, run_ticker, c);
     if (rc != 0) {
         return heft__error_set_sys(err, HEFT_ERR_INTERNAL, rc, "pthread_create");
@@ -416,36 +406,24 @@ static heft_status_t serve(heft_coordinator_t *c, const heft_coordinator_opts_t 
     return HEFT_OK;
 }
 
-heft_status_t heft_coordinator_start(const heft_coordinator_opts_t *opts,
-                                     heft_coordinator_t **coordinator_out, heft_error_t *err)
+/* The options are complete. */
+static heft_status_t start(const heft_coordinator_opts_t *opts,
+                           heft_coordinator_t **coordinator_out, heft_error_t *err)
 {
-    heft_coordinator_opts_t loaded = HEFT_COORDINATOR_OPTS_INIT;
-    heft_status_t status =
-        heft__opts_load(opts, &loaded, sizeof loaded, "coordinator options", err);
-    if (status == HEFT_OK) {
-        status = heft__opts_check_reserved(loaded.reserved, sizeof loaded.reserved,
-                                           "coordinator options", err);
-    }
-    if (status != HEFT_OK) {
-        return status;
-    }
     heft_coordinator_t *c = heft__calloc(1, sizeof *c);
     if (c == NULL) {
         return heft__error_nomem(err, sizeof *c);
     }
     c->lock_fd = -1;
     heft__objects_init(&c->objects, HEFT__STORE_MAX_BYTES);
-    status = create_locks(c, err);
+    heft_status_t status = create_locks(c, err);
     if (status != HEFT_OK) {
         heft__free(c);
         return status;
     }
-    status = heft__coordinator_open_round_log(c, loaded.round_log, err);
+    status = set_up(c, opts, err);
     if (status == HEFT_OK) {
-        status = set_up(c, &loaded, err);
-    }
-    if (status == HEFT_OK) {
-        status = serve(c, &loaded, err);
+        status = serve(c, opts, err);
     }
     if (status != HEFT_OK) {
         tear_down(c);
@@ -458,32 +436,34 @@ heft_status_t heft_coordinator_start(const heft_coordinator_opts_t *opts,
     return HEFT_OK;
 }
 
+heft_status_t heft_coordinator_start(const heft_coordinator_opts_t *opts,
+                                     heft_coordinator_t **coordinator_out, heft_error_t *err)
+{
+    heft_coordinator_opts_t loaded = HEFT_COORDINATOR_OPTS_INIT;
+    heft_config_t *config = NULL;
+    heft_status_t status =
+        heft__opts_load(opts, &loaded, sizeof loaded, "coordinator options", err);
+    if (status == HEFT_OK) {
+        status = heft__opts_check_reserved(loaded.reserved, sizeof loaded.reserved,
+                                           "coordinator options", err);
+    }
+    if (status == HEFT_OK) {
+        status = heft__opts_check_reserved(loaded.reserved2, sizeof loaded.reserved2,
+                                           "coordinator options", err);
+    }
+    if (status == HEFT_OK) {
+        status = heft__settings_coordinator(&loaded, &config, err);
+    }
+    if (status == HEFT_OK) {
+        status = start(&loaded, coordinator_out, err);
+    }
+    heft_config_destroy(config);
+    return status;
+}
+
 const char *heft_coordinator_get_url(const heft_coordinator_t *coordinator)
 {
     return coordinator->url;
-}
-
-heft_status_t heft_coordinator_drain(heft_coordinator_t *c, uint32_t deadline_ms, heft_error_t *err)
-{
-    const int64_t end = heft__clock_mono_ns() + (int64_t)deadline_ms * MS;
-    const struct timespec pause = { .tv_nsec = 2 * 1000000 };
-    heft_status_t status = HEFT_OK;
-    (void)pthread_mutex_lock(&c->lock);
-    c->draining = true;
-    while (heft__round_is_busy(&c->round) || c->round_lines.len > 0) {
-        if (heft__clock_mono_ns() >= end) {
-            char id[HEFT__ROUND_TEXT_SIZE];
-            heft__round_id_format(c->round.id, id);
-            status = heft__error_set(err, HEFT_ERR_TIMEOUT, "round %s is %s after %u ms", id,
-                                     heft__round_state_text(&c->round), (unsigned)deadline_ms);
-            break;
-        }
-        (void)pthread_mutex_unlock(&c->lock);
-        (void)nanosleep(&pause, NULL);
-        (void)pthread_mutex_lock(&c->lock);
-    }
-    (void)pthread_mutex_unlock(&c->lock);
-    return status;
 }
 
 void heft_coordinator_stop(heft_coordinator_t *coordinator)

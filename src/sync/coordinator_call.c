@@ -117,7 +117,6 @@ static const route_t routes[] = {
     { "PUT", "/v1/objects/", "", NULL, heft__serve_put_object_locked },
     { "GET", "/v1/objects/", "", NULL, heft__serve_get_object_locked },
     { "POST", "/v1/rounds", NULL, serve_begin_sync, NULL },
-    { "GET", "/v1/rounds", NULL, heft__serve_rounds_locked, NULL },
     { "GET", "/v1/rounds/", "", NULL, heft__serve_get_round_locked },
     { "POST", "/v1/rounds/", "/cancel", NULL, heft__serve_cancel_locked },
     { "POST", "/v1/preflight", NULL, serve_begin_preflight, NULL },
@@ -126,7 +125,7 @@ static const route_t routes[] = {
     { "GET", "/v1/status", NULL, heft__serve_status_locked, NULL },
     { "GET", "/healthz", NULL, serve_health, NULL },
     { "GET", "/metrics", NULL, heft__serve_metrics_locked, NULL },
-    { "GET", "/", NULL, heft__serve_page, NULL },
+    { "GET", "/", NULL, heft__serve_page_locked, NULL },
 };
 
 /* The id between prefix and suffix; false when the path is another. id holds HEFT__ID_SIZE. */
@@ -149,9 +148,38 @@ static bool match(const route_t *route, const char *path, char *id)
     return true;
 }
 
-void heft__coordinator_handle(heft_coordinator_t *c, heft__call_t *call)
+/* The route of a call; NULL with the reply set. id holds HEFT__ID_SIZE. */
+static const route_t *find_route(heft__call_t *call, char *id)
 {
     bool path_exists = false;
+    for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
+        if (match(&routes[i], call->path, id)) {
+            path_exists = true;
+            if (strcmp(routes[i].method, call->method) == 0) {
+                return &routes[i];
+            }
+        }
+    }
+    char shown[64];
+    char path[64];
+    if (path_exists) {
+        heft__call_error(call, 405, HEFT_ERR_UNSUPPORTED, "method %s is not for %s",
+                         heft__json_show(call->method, shown), heft__json_show(call->path, path));
+    } else {
+        heft__call_error(call, 404, HEFT_ERR_NOT_FOUND, "no such path: %s",
+                         heft__json_show(call->path, shown));
+    }
+    return NULL;
+}
+
+bool heft__coordinator_has_route(heft__call_t *call)
+{
+    char id[HEFT__ID_SIZE];
+    return find_route(call, id) != NULL;
+}
+
+void heft__coordinator_handle(heft_coordinator_t *c, heft__call_t *call)
+{
     char id[HEFT__ID_SIZE];
     if (call->waits == HEFT__WAIT_NONE) {
         c->n_requests++;
@@ -160,30 +188,13 @@ void heft__coordinator_handle(heft_coordinator_t *c, heft__call_t *call)
         heft__call_error(call, 503, HEFT_ERR_BUSY, "the coordinator is shutting down");
         return;
     }
-    for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
-        if (!match(&routes[i], call->path, id)) {
-            continue;
-        }
-        path_exists = true;
-        if (strcmp(routes[i].method, call->method) == 0) {
-            if (routes[i].suffix == NULL) {
-                routes[i].plain(c, call);
-            } else {
-                routes[i].by_id(c, call, id);
-            }
-            c->n_errors += call->waits == HEFT__WAIT_NONE && call->code >= 400;
-            return;
-        }
+    const route_t *route = find_route(call, id);
+    if (route != NULL && route->suffix == NULL) {
+        route->plain(c, call);
+    } else if (route != NULL) {
+        route->by_id(c, call, id);
     }
-    c->n_errors++;
-    char shown[64];
-    if (path_exists) {
-        heft__call_error(call, 405, HEFT_ERR_UNSUPPORTED, "method %s is not for %s",
-                         heft__json_show(call->method, shown), call->path);
-    } else {
-        heft__call_error(call, 404, HEFT_ERR_NOT_FOUND, "no such path: %s",
-                         heft__json_show(call->path, shown));
-    }
+    c->n_errors += call->waits == HEFT__WAIT_NONE && call->code >= 400;
 }
 
 bool heft__coordinator_is_ready_locked(const heft_coordinator_t *c, const heft__call_t *call,

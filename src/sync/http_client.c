@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "heft/sync.h"
+#include "sync/security.h"
 #include "sync/wire_json.h"
 
 #define MAX_REPLY_BYTES (64u << 20)
@@ -24,9 +25,9 @@
 struct heft__http {
     CURL *easy;
     CURLM *multi;
-    struct curl_slist *headers;
-    char *url;           /* without a trailing slash */
-    atomic_bool aborted; /* set by heft__http_abort, read by the loop after each wakeup */
+    struct curl_slist *headers; /* the token is in one of them */
+    char *url;                  /* without a trailing slash */
+    atomic_bool aborted;        /* set by heft__http_abort, read by the loop after each wakeup */
     heft__text_t reply;
     bool reply_too_large;
     char *error_body; /* of the last error reply, or NULL */
@@ -62,8 +63,10 @@ static bool set_options(heft__http_t *http)
     ok = ok && curl_easy_setopt(easy, CURLOPT_WRITEDATA, http) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, http->curl_text) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_TCP_NODELAY, 1L) == CURLE_OK;
+    ok =
+        ok && curl_easy_setopt(easy, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2) == CURLE_OK;
 #if LIBCURL_VERSION_NUM >= 0x075500
-    ok = ok && curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http") == CURLE_OK;
+    ok = ok && curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK;
 #endif
     return ok;
 }
@@ -77,32 +80,93 @@ static bool add_header(heft__http_t *http, const char *line)
     return grown != NULL;
 }
 
-heft_status_t heft__http_create(const char *url, heft__http_t **http_out, heft_error_t *err)
+/* The host of an URL of ours; false when it is none. */
+static bool split_url(const char *url, bool *is_tls_out, bool *is_loopback_out)
+{
+    char *host = NULL;
+    const bool is_tls = strncmp(url, "https://", 8) == 0;
+    CURLU *parts = curl_url();
+    const bool ok = (is_tls || strncmp(url, "http://", 7) == 0) && parts != NULL &&
+                    curl_url_set(parts, CURLUPART_URL, url, 0) == CURLUE_OK &&
+                    curl_url_get(parts, CURLUPART_HOST, &host, 0) == CURLUE_OK && host[0] != '\0';
+    *is_tls_out = is_tls;
+    *is_loopback_out = ok && heft__host_is_loopback(host);
+    curl_free(host);
+    curl_url_cleanup(parts);
+    return ok;
+}
+
+static heft_status_t add_token(heft__http_t *http, const char *path, heft_error_t *err)
+{
+    char *token = NULL;
+    char line[32 + HEFT__TOKEN_MAX];
+    heft_status_t status = heft__token_read(path, &token, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    (void)snprintf(line, sizeof line, "Authorization: Bearer %s", token);
+    heft__token_free(token);
+    const bool ok = add_header(http, line);
+    explicit_bzero(line, sizeof line);
+    return ok ? HEFT_OK : heft__error_nomem(err, sizeof line);
+}
+
+static heft_status_t set_access(heft__http_t *http, const heft__access_t *access, heft_error_t *err)
+{
+    bool is_tls;
+    bool is_loopback;
+    if (access->url == NULL || !split_url(access->url, &is_tls, &is_loopback)) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "url \"%.100s\": not \"http://host:port\" or \"https://host:port\"",
+                               access->url != NULL ? access->url : "(null)");
+    }
+    size_t n = strlen(access->url);
+    while (n > 8 && access->url[n - 1] == '/') {
+        n--;
+    }
+    http->url = heft__strndup(access->url, n);
+    if (http->url == NULL) {
+        return heft__error_nomem(err, n + 1);
+    }
+    if (access->ca_file != NULL &&
+        curl_easy_setopt(http->easy, CURLOPT_CAINFO, access->ca_file) != CURLE_OK) {
+        return heft__error_nomem(err, strlen(access->ca_file));
+    }
+    if (access->token_file == NULL) {
+        return HEFT_OK;
+    }
+    if (!is_tls && !is_loopback && access->insecure == 0) {
+        return heft__error_set(err, HEFT_ERR_AUTH,
+                               "url %.100s: the token would travel in the clear: use https, or say "
+                               "insecure",
+                               access->url);
+    }
+    return add_token(http, access->token_file, err);
+}
+
+heft_status_t heft__http_create(const heft__access_t *access, heft__http_t **http_out,
+                                heft_error_t *err)
 {
     (void)pthread_once(&curl_once, init_curl);
-    if (url == NULL || strncmp(url, "http://", 7) != 0 || url[7] == '\0') {
-        return heft__error_set(err, HEFT_ERR_ARGUMENT, "url \"%.100s\": not \"http://host:port\"",
-                               url != NULL ? url : "(null)");
-    }
     heft__http_t *http = heft__calloc(1, sizeof *http);
     if (http == NULL) {
         return heft__error_nomem(err, sizeof *http);
     }
     heft__text_init(&http->reply);
     atomic_init(&http->aborted, false);
-    size_t n = strlen(url);
-    while (n > 7 && url[n - 1] == '/') {
-        n--;
-    }
-    http->url = heft__strndup(url, n);
     http->easy = curl_easy_init();
     http->multi = curl_multi_init();
-    const bool ok = http->url != NULL && http->easy != NULL && http->multi != NULL &&
+    const bool ok = http->easy != NULL && http->multi != NULL &&
                     add_header(http, "Content-Type: application/json") &&
-                    add_header(http, "Expect:") && set_options(http);
-    if (!ok) {
+                    add_header(http, "Expect:");
+    heft_status_t status =
+        ok ? set_access(http, access, err) : heft__error_nomem(err, sizeof *http);
+    if (status == HEFT_OK && !set_options(http)) {
+        status = heft__error_nomem(err, sizeof *http);
+    }
+    if (status != HEFT_OK) {
         heft__http_destroy(http);
-        return heft__error_nomem(err, sizeof *http);
+        return status;
     }
     *http_out = http;
     return HEFT_OK;
@@ -201,6 +265,9 @@ static heft_status_t curl_failure(heft__http_t *http, CURLcode code, heft_error_
         status = HEFT_ERR_TIMEOUT;
     } else if (code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL) {
         status = HEFT_ERR_ARGUMENT;
+    } else if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE ||
+               code == CURLE_SSL_ISSUER_ERROR) {
+        status = HEFT_ERR_AUTH;
     }
     return heft__error_set(err, status, "coordinator %s: %s", http->url, text);
 }
@@ -234,10 +301,12 @@ static heft_status_t status_of_code(long code)
 }
 
 /* {"error": {"status": "...", "message": "..."}}, or the code alone when the body is not that. */
-static heft_status_t error_reply(heft__http_t *http, long code, heft_error_t *err)
+heft_status_t heft__http_read_error(const char *text, size_t n, int code, const char *what,
+                                    heft_error_t *err)
 {
     heft_status_t status = status_of_code(code);
-    json_t *root = json_loadb(http->reply.data, http->reply.len, 0, NULL);
+    json_t *root = NULL;
+    (void)heft__json_parse(text, n, "reply", &root, NULL);
     const json_t *error = json_object_get(root, "error");
     const char *name = json_string_value(json_object_get(error, "status"));
     const char *message = json_string_value(json_object_get(error, "message"));
@@ -245,11 +314,19 @@ static heft_status_t error_reply(heft__http_t *http, long code, heft_error_t *er
     if (name != NULL && heft__status_from_name(name, &named) && named < HEFT_OK) {
         status = named;
     }
-    (void)heft__error_set(err, status, "%s", message != NULL ? message : "");
-    if (message == NULL) {
-        (void)heft__error_set(err, status, "coordinator %s: HTTP %ld", http->url, code);
+    if (message != NULL && message[0] != '\0') {
+        (void)heft__error_set(err, status, "%s", message);
+    } else {
+        (void)heft__error_set(err, status, "coordinator %s: HTTP %d", what, code);
     }
     json_decref(root);
+    return status;
+}
+
+static heft_status_t error_reply(heft__http_t *http, long code, heft_error_t *err)
+{
+    heft_status_t status =
+        heft__http_read_error(http->reply.data, http->reply.len, (int)code, http->url, err);
     http->error_body = heft__text_take(&http->reply);
     return status;
 }
@@ -318,16 +395,12 @@ heft_status_t heft__http_request(heft__http_t *http, const char *method, const c
 
 /* ---- public ---- */
 
-static heft_status_t request_once(const char *url, const char *method, const char *path,
-                                  const char *json, uint32_t deadline_ms, char **json_out,
-                                  heft_error_t *err)
+static heft_status_t request_once(const heft__access_t *access, const char *method,
+                                  const char *path, const char *json, uint32_t deadline_ms,
+                                  char **json_out, heft_error_t *err)
 {
-    if (path == NULL || path[0] != '/') {
-        return heft__error_set(err, HEFT_ERR_ARGUMENT, "path \"%.100s\" does not begin with /",
-                               path != NULL ? path : "(null)");
-    }
     heft__http_t *http = NULL;
-    heft_status_t status = heft__http_create(url, &http, err);
+    heft_status_t status = heft__http_create(access, &http, err);
     if (status != HEFT_OK || http == NULL) {
         return status;
     }
@@ -346,14 +419,60 @@ static heft_status_t request_once(const char *url, const char *method, const cha
     return status;
 }
 
+heft_status_t heft_client_request(const heft_client_opts_t *opts, const char *method,
+                                  const char *path, const char *json, char **json_out,
+                                  heft_error_t *err)
+{
+    static const char *const methods[] = { "GET", "POST", "PUT", "DELETE" };
+    heft_client_opts_t loaded = HEFT_CLIENT_OPTS_INIT;
+    heft_status_t status = heft__opts_load(opts, &loaded, sizeof loaded, "client options", err);
+    if (status == HEFT_OK) {
+        status = heft__opts_check_reserved(loaded.reserved, sizeof loaded.reserved,
+                                           "client options", err);
+    }
+    if (status != HEFT_OK) {
+        return status;
+    }
+    if (path == NULL || path[0] != '/') {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "path \"%.100s\" does not begin with /",
+                               path != NULL ? path : "(null)");
+    }
+    bool is_known = false;
+    for (size_t i = 0; method != NULL && i < sizeof methods / sizeof methods[0]; i++) {
+        is_known = is_known || strcmp(method, methods[i]) == 0;
+    }
+    if (!is_known) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "method \"%.20s\": none of GET, POST, PUT, DELETE",
+                               method != NULL ? method : "(null)");
+    }
+    heft__access_t access = { .url = loaded.url,
+                              .token_file = loaded.token_file,
+                              .ca_file = loaded.ca_file,
+                              .insecure = loaded.insecure };
+    heft_config_t *config = NULL;
+    status = heft__settings_access(&access, &config, err);
+    if (status == HEFT_OK) {
+        status = request_once(&access, method, path, json, loaded.deadline_ms, json_out, err);
+    }
+    heft_config_destroy(config);
+    return status;
+}
+
 heft_status_t heft_client_get(const char *url, const char *path, uint32_t deadline_ms,
                               char **json_out, heft_error_t *err)
 {
-    return request_once(url, "GET", path, NULL, deadline_ms, json_out, err);
+    heft_client_opts_t opts = HEFT_CLIENT_OPTS_INIT;
+    opts.url = url;
+    opts.deadline_ms = deadline_ms;
+    return heft_client_request(&opts, "GET", path, NULL, json_out, err);
 }
 
 heft_status_t heft_client_post(const char *url, const char *path, const char *json,
                                uint32_t deadline_ms, char **json_out, heft_error_t *err)
 {
-    return request_once(url, "POST", path, json, deadline_ms, json_out, err);
+    heft_client_opts_t opts = HEFT_CLIENT_OPTS_INIT;
+    opts.url = url;
+    opts.deadline_ms = deadline_ms;
+    return heft_client_request(&opts, "POST", path, json, json_out, err);
 }

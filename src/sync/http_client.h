@@ -8,11 +8,17 @@
 #define HEFT_SYNC_HTTP_CLIENT_H
 
 #include "base/base.h"
+#include "sync/settings.h"
 
 typedef struct heft__http heft__http_t;
 
-/* url: "http://host:port". Connects at the first request. */
-heft_status_t heft__http_create(const char *url, heft__http_t **http_out, heft_error_t *err);
+/*
+ * access->url: "http://host:port" or "https://host:port". The token file is read here; connects at
+ * the first request. HEFT_ERR_AUTH: the token would travel in the clear; HEFT_ERR_ARGUMENT,
+ * HEFT_ERR_IO, HEFT_ERR_FORMAT.
+ */
+heft_status_t heft__http_create(const heft__access_t *access, heft__http_t **http_out,
+                                heft_error_t *err);
 void heft__http_destroy(heft__http_t *http);
 /* The request in progress, and every later one, ends with HEFT_ERR_CANCELED. */
 void heft__http_abort(heft__http_t *http);
@@ -27,6 +33,9 @@ void heft__http_abort(heft__http_t *http);
 heft_status_t heft__http_request(heft__http_t *http, const char *method, const char *path,
                                  const void *body, size_t body_bytes, uint32_t deadline_ms,
                                  int *code_out, char **body_out, size_t *n_out, heft_error_t *err);
+/* What an error reply (any bytes) says: fills err and returns its status. what names the peer. */
+heft_status_t heft__http_read_error(const char *text, size_t n, int code, const char *what,
+                                    heft_error_t *err);
 /* The text of the last error reply (JSON), or "". Borrowed until the next request. */
 const char *heft__http_get_error_body(const heft__http_t *http);
 

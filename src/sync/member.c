@@ -47,10 +47,33 @@ static void init_lock(heft__member_t *member)
     (void)pthread_condattr_destroy(&attr);
 }
 
+static bool copy_text(const char *from, const char **to)
+{
+    *to = from != NULL ? heft__strdup(from) : NULL;
+    return from == NULL || *to != NULL;
+}
+
+/* What was copied before a failure is freed with the member. */
+static heft_status_t copy_access(const heft__access_t *from, heft__access_t *to, heft_error_t *err)
+{
+    to->insecure = from->insecure;
+    const bool ok = copy_text(from->url, &to->url) &&
+                    copy_text(from->token_file, &to->token_file) &&
+                    copy_text(from->ca_file, &to->ca_file);
+    return ok ? HEFT_OK : heft__error_nomem(err, strlen(from->url) + 1);
+}
+
+static void free_access(heft__access_t *access)
+{
+    heft__free((void *)(uintptr_t)access->url);
+    heft__free((void *)(uintptr_t)access->token_file);
+    heft__free((void *)(uintptr_t)access->ca_file);
+}
+
 heft_status_t heft__member_create(const heft__member_config_t *config, heft__member_t **member_out,
                                   heft_error_t *err)
 {
-    if (config->url == NULL) {
+    if (config->access.url == NULL) {
         return heft__error_set(err, HEFT_ERR_ARGUMENT, "no url of a coordinator");
     }
     heft__member_t *member = heft__calloc(1, sizeof *member);
@@ -62,7 +85,7 @@ heft_status_t heft__member_create(const heft__member_config_t *config, heft__mem
     heft__order_init(&member->order);
     member->contact = (heft_error_t)HEFT_ERROR_INIT;
     (void)heft__error_set(&member->contact, HEFT_ERR_PEER, "coordinator %.160s: no contact yet",
-                          config->url);
+                          config->access.url);
     member->deadline_ms = config->deadline_ms != 0 ? config->deadline_ms : 30000;
     member->refresh = config->refresh;
     member->refresh_arg = config->refresh_arg;
@@ -70,9 +93,10 @@ heft_status_t heft__member_create(const heft__member_config_t *config, heft__mem
     if (status == HEFT_OK) {
         memcpy(member->report.incarnation, member->identity.incarnation,
                sizeof member->report.incarnation);
-        member->url = heft__strdup(config->url);
-        status = member->url != NULL ? heft__http_create(config->url, &member->http, err)
-                                     : heft__error_nomem(err, strlen(config->url) + 1);
+        status = copy_access(&config->access, &member->access, err);
+    }
+    if (status == HEFT_OK) {
+        status = heft__http_create(&member->access, &member->http, err);
     }
     if (status != HEFT_OK) {
         heft__member_destroy(member);
@@ -82,6 +106,12 @@ heft_status_t heft__member_create(const heft__member_config_t *config, heft__mem
     return HEFT_OK;
 }
 
+heft_status_t heft__member_connect(const heft__member_t *member, heft__http_t **http_out,
+                                   heft_error_t *err)
+{
+    return heft__http_create(&member->access, http_out, err);
+}
+
 /* Best effort: a coordinator that is away finds out by the silence. */
 static void leave(heft__member_t *member)
 {
@@ -89,7 +119,7 @@ static void leave(heft__member_t *member)
     char path[64 + HEFT__ID_SIZE + HEFT__INCARNATION_SIZE];
     heft__http_t *http = NULL;
     int code;
-    if (heft__http_create(member->url, &http, NULL) != HEFT_OK) {
+    if (heft__member_connect(member, &http, NULL) != HEFT_OK) {
         return;
     }
     (void)snprintf(path, sizeof path, "/v1/members/%s?incarnation=%s", member->id,
@@ -97,7 +127,7 @@ static void leave(heft__member_t *member)
     heft_error_t err = HEFT_ERROR_INIT;
     if (heft__http_request(http, "DELETE", path, NULL, 0, LEAVE_MS, &code, NULL, NULL, &err) !=
         HEFT_OK) {
-        heft__log(HEFT_LOG_INFO, "member", "%s: could not leave: %s", member->id, err.message);
+        heft__log(HEFT__LOG_INFO, "member", "%s: could not leave: %s", member->id, err.message);
     }
     heft__http_destroy(http);
 }
@@ -141,7 +171,7 @@ void heft__member_destroy(heft__member_t *member)
     heft__order_fini(&member->order);
     (void)pthread_cond_destroy(&member->changed);
     (void)pthread_mutex_destroy(&member->lock);
-    heft__free(member->url);
+    free_access(&member->access);
     heft__free(member);
 }
 
@@ -252,13 +282,6 @@ int64_t heft__member_get_committed(heft__member_t *member)
     return committed;
 }
 
-void heft__member_set_committed(heft__member_t *member, int64_t version)
-{
-    (void)pthread_mutex_lock(&member->lock);
-    member->committed = version;
-    (void)pthread_mutex_unlock(&member->lock);
-}
-
 heft__report_t *heft__member_lock(heft__member_t *member)
 {
     (void)pthread_mutex_lock(&member->lock);
@@ -350,8 +373,6 @@ static void open_round_locked(heft__report_t *report, heft__round_id_t round)
     report->source_digest[0] = '\0';
     report->digests[0] = '\0';
     report->live[0] = '\0';
-    report->version = 0;
-    report->movers = 0;
     report->counters = (heft__counters_t){ 0 };
     heft__problems_fini(&report->problems);
 }
@@ -361,11 +382,6 @@ static void take_up_locked(heft__member_t *member, const heft__order_t *order)
     heft__report_t *report = &member->report;
     if (!heft__round_id_equal(report->round, order->round)) {
         open_round_locked(report, order->round);
-    }
-    if (order->movers > 0) { /* what a coordinator that has lost its state must hear */
-        report->version = order->version;
-        report->movers = order->movers;
-        memcpy(report->source_digest, order->source_digest, sizeof report->source_digest);
     }
     report->phase = order->target;
     report->result = HEFT__RESULT_WORKING;
@@ -401,7 +417,7 @@ static void refuse_locked(heft__member_t *member, const heft__order_t *order)
     heft_error_t err = HEFT_ERROR_INIT;
     (void)heft__error_set(&err, HEFT_ERR_STATE, "out_of_order: %s while %s",
                           heft__phase_text(order->target), heft__state_text(member->report.state));
-    heft__log(HEFT_LOG_WARN, "member", "%s: %s", member->id, err.message);
+    heft__log(HEFT__LOG_WARN, "member", "%s: %s", member->id, err.message);
     if (heft__round_id_equal(member->report.round, order->round)) {
         member->is_refusing = true;
         member->refused = order->target;

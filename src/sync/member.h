@@ -19,8 +19,8 @@
 typedef struct heft__member heft__member_t;
 
 typedef struct heft__member_config {
-    const char *url;
-    const char *job; /* NULL: "heft" */
+    heft__access_t access; /* copied */
+    const char *job;       /* NULL: "heft" */
     heft__role_t role;
     uint32_t replica;
     uint32_t rank;
@@ -56,6 +56,10 @@ void heft__member_get_incarnation_bytes(const heft__member_t *member,
 const char *heft__member_get_id(const heft__member_t *member);
 uint32_t heft__member_get_deadline_ms(const heft__member_t *member);
 
+/* A new connection to the coordinator, with the token as it is on disk now. */
+HEFT_MUST_CHECK heft_status_t heft__member_connect(const heft__member_t *member,
+                                                   heft__http_t **http_out, heft_error_t *err);
+
 /* What the member binds; text is copied. After start: binds again. */
 HEFT_MUST_CHECK heft_status_t heft__member_set_object(heft__member_t *member,
                                                       heft__member_object_t which, const char *text,
@@ -69,7 +73,6 @@ HEFT_MUST_CHECK heft_status_t heft__member_start(heft__member_t *member, heft_er
 HEFT_MUST_CHECK heft_status_t heft__member_get_contact(heft__member_t *member, heft_error_t *err);
 /* The committed version the coordinator named at registration. */
 int64_t heft__member_get_committed(heft__member_t *member);
-void heft__member_set_committed(heft__member_t *member, int64_t version);
 
 /* The report, for the owner to read and change; the lock is held in between. */
 heft__report_t *heft__member_lock(heft__member_t *member);

@@ -26,7 +26,7 @@ static int64_t in_ms(uint32_t ms)
 static heft_status_t renew_http(heft__member_t *member, heft_error_t *err)
 {
     heft__http_t *fresh = NULL;
-    heft_status_t status = heft__http_create(member->url, &fresh, err);
+    heft_status_t status = heft__member_connect(member, &fresh, err);
     if (status == HEFT_OK) {
         (void)pthread_mutex_lock(&member->lock);
         heft__http_t *old = member->http;
@@ -79,8 +79,9 @@ static heft_status_t register_member(heft__member_t *member, heft_error_t *err)
     if (status == HEFT_OK) {
         status = heft__registered_decode(reply, n, &registered, err);
     } else if (code == 400 || code == 413 || status == HEFT_ERR_STALE ||
-               status == HEFT_ERR_EXISTS) {
-        set_final(member); /* another incarnation has our place, or we speak nonsense */
+               status == HEFT_ERR_EXISTS || (status == HEFT_ERR_AUTH && member->poll_ms == 0)) {
+        /* another incarnation has our place, we speak nonsense, or have never been let in */
+        set_final(member);
     }
     heft__free(text);
     heft__free(reply);
@@ -383,11 +384,11 @@ void *heft__member_link(void *arg)
     while (goes_on) {
         heft_error_t err = HEFT_ERROR_INIT;
         heft_status_t status = step(member, &err);
-        if (status == HEFT_ERR_CANCELED) {
+        if (status == HEFT_ERR_CANCELED || status == HEFT_ERR_AUTH) { /* AUTH: a fresh token */
             heft_status_t renewed = renew_http(member, &err);
             status = renewed != HEFT_OK ? renewed : status;
         } else if (status != HEFT_OK) {
-            heft__log(HEFT_LOG_DEBUG, "member", "%s: %s", member->id, err.message);
+            heft__log(HEFT__LOG_DEBUG, "member", "%s: %s", member->id, err.message);
         }
         goes_on = settle(member, status, &err);
     }

@@ -8,7 +8,7 @@
 static heft_status_t own_connection(heft__member_t *member, heft_error_t *err)
 {
     return member->owner_http != NULL ? HEFT_OK
-                                      : heft__http_create(member->url, &member->owner_http, err);
+                                      : heft__member_connect(member, &member->owner_http, err);
 }
 
 heft_status_t heft__member_put_over(heft__http_t *http, const char *text, uint32_t deadline_ms,

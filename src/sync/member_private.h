@@ -16,7 +16,7 @@ enum { HEFT__N_KEPT = 4 };
 
 struct heft__member {
     /* Set at creation, then constant. */
-    char *url;
+    heft__access_t access;     /* its texts are owned */
     heft__register_t identity; /* its epoch is the link's */
     char id[HEFT__ID_SIZE];
     uint32_t deadline_ms;

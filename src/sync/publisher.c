@@ -103,7 +103,10 @@ static heft_status_t create_member(heft_publisher_t *pub, const heft_publisher_o
     for (uint32_t i = 0; i < pub->n_transports; i++) {
         names[i] = pub->transports[i]->ops->name;
     }
-    heft__member_config_t config = { .url = opts->url,
+    heft__member_config_t config = { .access = { .url = opts->url,
+                                                 .token_file = opts->token_file,
+                                                 .ca_file = opts->ca_file,
+                                                 .insecure = opts->insecure },
                                      .job = opts->job,
                                      .role = HEFT__ROLE_SOURCE,
                                      .replica = opts->replica,
@@ -138,10 +141,6 @@ static heft_status_t build(heft_publisher_t *pub, const heft_publisher_opts_t *o
         status = create_member(pub, opts, err);
     }
     if (status == HEFT_OK) {
-        pub->url = heft__strdup(opts->url);
-        status = pub->url != NULL ? HEFT_OK : heft__error_nomem(err, strlen(opts->url) + 1);
-    }
-    if (status == HEFT_OK) {
         pub->fleet.member = pub->member;
         pub->fleet.source = pub->manifest;
         pub->fleet.transports = pub->transports;
@@ -154,19 +153,12 @@ static heft_status_t build(heft_publisher_t *pub, const heft_publisher_opts_t *o
     return status == HEFT_OK ? start_worker(pub, err) : status;
 }
 
-heft_status_t heft__publisher_create_over(heft__transport_t *const *transports,
-                                          uint32_t n_transports, const heft_publisher_opts_t *opts,
-                                          const heft_manifest_t *manifest, const void *const *data,
-                                          heft_publisher_t **publisher_out, heft_error_t *err)
+/* The options are complete. */
+static heft_status_t create_loaded(heft__transport_t *const *transports, uint32_t n_transports,
+                                   const heft_publisher_opts_t *opts,
+                                   const heft_manifest_t *manifest, const void *const *data,
+                                   heft_publisher_t **publisher_out, heft_error_t *err)
 {
-    heft_publisher_opts_t loaded = HEFT_PUBLISHER_OPTS_INIT;
-    heft_status_t status = heft__opts_load(opts, &loaded, sizeof loaded, "publisher options", err);
-    if (status == HEFT_OK) {
-        status = check_arguments(manifest, data, err);
-    }
-    if (status != HEFT_OK) {
-        return status;
-    }
     heft_publisher_t *pub = heft__calloc(1, sizeof *pub);
     if (pub == NULL) {
         return heft__error_nomem(err, sizeof *pub);
@@ -176,18 +168,44 @@ heft_status_t heft__publisher_create_over(heft__transport_t *const *transports,
     pub->manifest = manifest;
     pub->data = data;
     pub->n_tensors = heft_manifest_get_n_tensors(manifest);
-    pub->n_threads = loaded.n_threads != 0 ? loaded.n_threads : 1;
-    pub->max_bytes_per_s = loaded.max_bytes_per_s;
-    pub->deadline_ms = loaded.deadline_ms != 0 ? loaded.deadline_ms : 30000;
+    pub->n_threads = opts->n_threads;
+    pub->max_bytes_per_s = opts->max_bytes_per_s;
+    pub->deadline_ms = opts->deadline_ms;
     pub->n_transports = n_transports;
     memcpy(pub->transports, transports, n_transports * sizeof *transports);
-    status = build(pub, &loaded, err);
+    heft_status_t status = build(pub, opts, err);
     if (status != HEFT_OK) {
         heft_publisher_destroy(pub);
         return status;
     }
     *publisher_out = pub;
     return HEFT_OK;
+}
+
+heft_status_t heft__publisher_create_over(heft__transport_t *const *transports,
+                                          uint32_t n_transports, const heft_publisher_opts_t *opts,
+                                          const heft_manifest_t *manifest, const void *const *data,
+                                          heft_publisher_t **publisher_out, heft_error_t *err)
+{
+    heft_publisher_opts_t loaded = HEFT_PUBLISHER_OPTS_INIT;
+    heft_config_t *config = NULL;
+    heft_status_t status = heft__opts_load(opts, &loaded, sizeof loaded, "publisher options", err);
+    if (status == HEFT_OK) {
+        status = heft__opts_check_reserved(loaded.reserved, sizeof loaded.reserved,
+                                           "publisher options", err);
+    }
+    if (status == HEFT_OK) {
+        status = check_arguments(manifest, data, err);
+    }
+    if (status == HEFT_OK) {
+        status = heft__settings_publisher(&loaded, &config, err);
+    }
+    if (status == HEFT_OK) {
+        status =
+            create_loaded(transports, n_transports, &loaded, manifest, data, publisher_out, err);
+    }
+    heft_config_destroy(config);
+    return status;
 }
 
 heft_status_t heft_publisher_create(const heft_publisher_opts_t *opts,
@@ -213,7 +231,6 @@ void heft_publisher_destroy(heft_publisher_t *pub)
     }
     heft__fleet_fini(&pub->fleet);
     heft__member_destroy(pub->member);
-    heft__free(pub->url);
     heft__free(pub->sizes);
     heft__free(pub->digests);
     (void)pthread_mutex_destroy(&pub->lock);
@@ -396,7 +413,7 @@ heft_status_t heft_publisher_push(heft_publisher_t *pub, int64_t version,
         return heft__error_set(err, HEFT_ERR_VERSION, "version %lld: 1 to 2^53-1 are versions",
                                (long long)version);
     }
-    heft_status_t status = heft__http_create(pub->url, &http, err);
+    heft_status_t status = heft__member_connect(pub->member, &http, err);
     if (status == HEFT_OK) {
         set_push(pub, version);
         status = push_over(pub, http, version, &result, err);

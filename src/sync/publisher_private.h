@@ -20,7 +20,6 @@ struct heft_publisher {
     uint32_t n_threads;
     uint32_t deadline_ms;
     uint64_t max_bytes_per_s; /* 0: no limit */
-    char *url;
     heft__transport_t *transports[HEFT__MAX_PUBLISHER_TRANSPORTS];
     uint32_t n_transports;
     int64_t *sizes;

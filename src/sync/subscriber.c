@@ -119,7 +119,10 @@ static heft_status_t alloc_arrays(heft_subscriber_t *sub, heft_error_t *err)
 static heft_status_t create_member(heft_subscriber_t *sub, const heft_subscriber_opts_t *opts,
                                    const char *transport, heft_error_t *err)
 {
-    heft__member_config_t config = { .url = opts->url,
+    heft__member_config_t config = { .access = { .url = opts->url,
+                                                 .token_file = opts->token_file,
+                                                 .ca_file = opts->ca_file,
+                                                 .insecure = opts->insecure },
                                      .job = opts->job,
                                      .role = HEFT__ROLE_DESTINATION,
                                      .replica = opts->replica,
@@ -221,6 +224,34 @@ static heft_status_t build(heft_subscriber_t *sub, heft__transport_t *transport,
     return status;
 }
 
+/* The options are complete. */
+static heft_status_t create_loaded(heft__transport_t *transport, const heft_subscriber_opts_t *opts,
+                                   const heft_hooks_t *hooks, const heft_recipe_t *recipe,
+                                   const heft_bindings_t *bindings, const heft_manifest_t *manifest,
+                                   void *const *params, heft_subscriber_t **subscriber_out,
+                                   heft_error_t *err)
+{
+    heft_subscriber_t *sub = heft__calloc(1, sizeof *sub);
+    if (sub == NULL) {
+        return heft__error_nomem(err, sizeof *sub);
+    }
+    (void)pthread_mutex_init(&sub->lock, NULL);
+    sub->hooks = *hooks;
+    sub->rank = opts->rank;
+    sub->n_threads = opts->n_threads;
+    sub->recipe = recipe;
+    sub->bindings = bindings;
+    sub->manifest = manifest;
+    sub->params = params;
+    heft_status_t status = build(sub, transport, opts, err);
+    if (status != HEFT_OK) {
+        heft_subscriber_destroy(sub);
+        return status;
+    }
+    *subscriber_out = sub;
+    return HEFT_OK;
+}
+
 heft_status_t heft__subscriber_create_over(heft__transport_t *transport,
                                            const heft_subscriber_opts_t *opts,
                                            const heft_recipe_t *recipe,
@@ -230,35 +261,27 @@ heft_status_t heft__subscriber_create_over(heft__transport_t *transport,
 {
     heft_subscriber_opts_t loaded = HEFT_SUBSCRIBER_OPTS_INIT;
     heft_hooks_t hooks = HEFT_HOOKS_INIT;
+    heft_config_t *config = NULL;
     heft_status_t status = heft__opts_load(opts, &loaded, sizeof loaded, "subscriber options", err);
+    if (status == HEFT_OK) {
+        status = heft__opts_check_reserved(loaded.reserved, sizeof loaded.reserved,
+                                           "subscriber options", err);
+    }
     if (status == HEFT_OK) {
         status = heft__opts_load(loaded.hooks, &hooks, sizeof hooks, "hooks", err);
     }
     if (status == HEFT_OK) {
         status = check_arguments(&loaded, recipe, bindings, manifest, params, err);
     }
-    if (status != HEFT_OK) {
-        return status;
+    if (status == HEFT_OK) {
+        status = heft__settings_subscriber(&loaded, &config, err);
     }
-    heft_subscriber_t *sub = heft__calloc(1, sizeof *sub);
-    if (sub == NULL) {
-        return heft__error_nomem(err, sizeof *sub);
+    if (status == HEFT_OK) {
+        status = create_loaded(transport, &loaded, &hooks, recipe, bindings, manifest, params,
+                               subscriber_out, err);
     }
-    (void)pthread_mutex_init(&sub->lock, NULL);
-    sub->hooks = hooks;
-    sub->rank = loaded.rank;
-    sub->n_threads = loaded.n_threads != 0 ? loaded.n_threads : 1;
-    sub->recipe = recipe;
-    sub->bindings = bindings;
-    sub->manifest = manifest;
-    sub->params = params;
-    status = build(sub, transport, &loaded, err);
-    if (status != HEFT_OK) {
-        heft_subscriber_destroy(sub);
-        return status;
-    }
-    *subscriber_out = sub;
-    return HEFT_OK;
+    heft_config_destroy(config);
+    return status;
 }
 
 heft_status_t heft_subscriber_create(const heft_subscriber_opts_t *opts,
@@ -301,7 +324,7 @@ static void stop_serving_if_behind(heft_subscriber_t *sub)
         heft__subscriber_set_serving(sub, false);
         heft__member_wake(sub->member);
         if (sub->hooks.pause != NULL && sub->hooks.pause(sub->hooks.arg) != 0) {
-            heft__log(HEFT_LOG_WARN, "subscriber",
+            heft__log(HEFT__LOG_WARN, "subscriber",
                       "%s: the pause hook failed while leaving service: behind the fleet",
                       heft__member_get_id(sub->member));
         }
@@ -327,7 +350,7 @@ heft_status_t heft_subscriber_poll(heft_subscriber_t *sub, uint32_t timeout_ms, 
     if (is_suspect && status == HEFT_OK) {
         status = heft__error_set(err, HEFT_ERR_POISONED,
                                  "%s: its parameters may be broken; it must not serve until it is "
-                                 "refilled or restarted",
+                                 "restarted",
                                  heft__member_get_id(sub->member));
     }
     return status;

@@ -33,8 +33,7 @@ struct heft_subscriber {
     uint64_t *expected;  /* from the sources, shares combined */
     uint64_t *measured;  /* live digests */
     int64_t pause_began_ns;
-    int64_t stage_until_ns;      /* by then everything must have arrived */
-    heft__round_id_t flip_round; /* of the last flip that was tried */
+    int64_t stage_until_ns; /* by then everything must have arrived */
 
     /* Guarded by the member's lock: what refresh looks at while a transfer is on. */
     bool is_armed;
@@ -46,8 +45,7 @@ struct heft_subscriber {
     int64_t version;
     bool is_serving;
     bool is_suspect;
-    heft__round_id_t suspect_round; /* in which it became so: another one may write it anew */
-    uint64_t *digests;              /* of the parameters at `version` */
+    uint64_t *digests; /* of the parameters at `version` */
 };
 
 /* The same as heft_subscriber_create over another transport. */

@@ -37,7 +37,7 @@ int fleet_request(const char *url, const char *method, const char *path, const c
     heft__http_t *http = NULL;
     char *reply = NULL;
     int code = 0;
-    EXPECT_STATUS(heft__http_create(url, &http, &err), HEFT_OK);
+    EXPECT_STATUS(heft__http_create(&(heft__access_t){ .url = url }, &http, &err), HEFT_OK);
     heft_status_t status =
         heft__http_request(http, method, path, body, body != NULL ? strlen(body) : 0, 30000, &code,
                            &reply, NULL, &err);
@@ -420,7 +420,7 @@ void fleet_member_start(fleet_member_t *m, const char *url, heft__role_t role, u
     sim_init(&m->sim, role, 0);
     heft__report_init(&m->extra);
     EXPECT_STATUS(heft__incarnation_create(m->incarnation, &err), HEFT_OK);
-    EXPECT_STATUS(heft__http_create(url, &m->http, &err), HEFT_OK);
+    EXPECT_STATUS(heft__http_create(&(heft__access_t){ .url = url }, &m->http, &err), HEFT_OK);
     assert_int_equal(pthread_mutex_init(&m->lock, NULL), 0);
     assert_int_equal(pthread_cond_init(&m->changed, NULL), 0);
     assert_int_equal(pthread_create(&m->thread, NULL, run_member, m), 0);
