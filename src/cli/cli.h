@@ -77,6 +77,8 @@ typedef struct cli_command {
     size_t n_options;
     const cli_operand_t *operands;
     size_t n_operands;
+    uint32_t knobs; /* enum heft_knob_users: their knobs are options, too */
+    bool needs_url; /* --url is required, unless environment or settings file have it */
     int (*run)(const cli_args_t *args);
 } cli_command_t;
 
@@ -92,6 +94,7 @@ struct cli_args {
     size_t n_values;
     const char **operands;
     size_t n_operands;
+    heft_config_t *config; /* of commands with knobs: flags, environment, settings file */
     bool wants_help;
 };
 
@@ -108,11 +111,10 @@ struct cli_args {
             "The recipe: a path (with a slash, or ending in .heft), or a bare name, looked up " \
             "in the folders of $HEFT_RECIPES and then among the shipped ones."                  \
     }
-#define CLI_OPT_LET                                                                            \
-    {                                                                                          \
-        .name = "let", .value = "NAME=VALUE", .kind = CLI_TEXT, .is_repeatable = true,         \
-        .help = "Give a `let` of the recipe another value; @FILE: the JSON in a file. Can be " \
-                "repeated."                                                                    \
+#define CLI_OPT_LET                                                                    \
+    {                                                                                  \
+        .name = "let", .value = "NAME=VALUE", .kind = CLI_TEXT, .is_repeatable = true, \
+        .help = "Give a `let` of the recipe another value. Can be repeated."           \
     }
 #define CLI_OPT_CONFIG                                                                      \
     {                                                                                       \
@@ -130,31 +132,6 @@ struct cli_args {
         .name = "threads", .value = "N", .kind = CLI_NUMBER, .min = 1, .max = 1024, \
         .help = "Copying threads. Default: 1."                                      \
     }
-#define CLI_OPT_URL(required)                                                                \
-    {                                                                                        \
-        .name = "url", .value = "URL", .kind = CLI_TEXT, .is_required = (required),          \
-        .help = "The coordinator, such as http://127.0.0.1:7070. Default: $HEFT_URL, which " \
-                "also serves where the option is required."                                  \
-    }
-#define CLI_OPT_JOB                                                                     \
-    {                                                                                   \
-        .name = "job", .value = "NAME", .kind = CLI_TEXT, .help = "Job. Default: heft." \
-    }
-
-#define CLI_OPT_LOG                                                                         \
-    {                                                                                       \
-        .name = "log", .value = "LEVEL", .kind = CLI_TEXT,                                  \
-        .choices = "error warn info debug trace",                                           \
-        .help = "What is logged to standard error. info: members that come and go, rounds " \
-                "and their phases. Default: $HEFT_LOG, else warn."                          \
-    }
-#define CLI_OPT_LOG_FORMAT                                                                       \
-    {                                                                                            \
-        .name = "log-format", .value = "FORMAT", .kind = CLI_TEXT, .choices = "plain text json", \
-        .help = "text: with the time, as key=value; json: one object a line. Default: "          \
-                "$HEFT_LOG_FORMAT, else plain."                                                  \
-    }
-
 /* ---- parsing ---- */
 
 /* Fill args from argv (command name excluded); borrows argv. Prints what is wrong. CLI_OK or
@@ -168,11 +145,15 @@ const char *cli_text(const cli_args_t *args, const char *option);
 int64_t cli_number(const cli_args_t *args, const char *option, int64_t missing);
 /* The values of a repeatable option, one after the other; *cursor starts at 0. NULL at the end. */
 const char *cli_next(const cli_args_t *args, const char *option, size_t *cursor);
-/* --url, or $HEFT_URL, or NULL. */
+/* --url, or that of the environment or of the settings file, or NULL. */
 const char *cli_url(const cli_args_t *args);
 
-/* What is logged, from --log and --log-format (where the command has them) or the environment. */
-int cli_log_set_up(const cli_args_t *args);
+/* The options of a command: its own, then its knobs. */
+size_t cli_n_options(const cli_command_t *command);
+const cli_option_t *cli_option_at(const cli_command_t *command, size_t i);
+/* Fill args->config from the flags given, the environment and the settings file. Prints what is
+ * wrong; CLI_OK or an exit code. */
+int cli_config_load(cli_args_t *args);
 
 /* The candidate nearest to a word, or NULL when none is near. */
 typedef struct cli_nearest {
@@ -195,6 +176,7 @@ void cli_completion_bash(FILE *out);
 extern const cli_command_t cli_cmd_bench;
 extern const cli_command_t cli_cmd_check;
 extern const cli_command_t cli_cmd_completion;
+extern const cli_command_t cli_cmd_config;
 extern const cli_command_t cli_cmd_convert;
 extern const cli_command_t cli_cmd_coordinator;
 extern const cli_command_t cli_cmd_demo;
@@ -203,7 +185,6 @@ extern const cli_command_t cli_cmd_help;
 extern const cli_command_t cli_cmd_inspect;
 extern const cli_command_t cli_cmd_plan;
 extern const cli_command_t cli_cmd_push;
-extern const cli_command_t cli_cmd_recover;
 extern const cli_command_t cli_cmd_remove;
 extern const cli_command_t cli_cmd_serve;
 extern const cli_command_t cli_cmd_status;

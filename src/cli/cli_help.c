@@ -77,8 +77,8 @@ void cli_help_overview(FILE *out)
     }
     (void)fputs("\n`heft help COMMAND` or `heft COMMAND --help` says everything about one.\n"
                 "Results go to standard output, progress and messages to standard error.\n"
-                "Environment: HEFT_RECIPES, folders with recipes of yours, separated by colons;\n"
-                "HEFT_URL, the coordinator.\n",
+                "Settings come from options, the environment (HEFT_URL, HEFT_RECIPES, ...) and a\n"
+                "file (HEFT_SETTINGS): `heft config` shows them all.\n",
                 out);
 }
 
@@ -90,8 +90,11 @@ static void print_synopsis(FILE *out, const cli_command_t *command)
                       command->operands[i].name);
     }
     bool has_optional = false;
-    for (size_t i = 0; i < command->n_options; i++) {
-        const cli_option_t *option = &command->options[i];
+    if (command->needs_url) {
+        (void)fputs(" --url URL", out);
+    }
+    for (size_t i = 0; i < cli_n_options(command); i++) {
+        const cli_option_t *option = cli_option_at(command, i);
         if (option->is_required) {
             (void)fprintf(out, " --%s %s", option->name, option->value);
         }
@@ -143,8 +146,8 @@ void cli_help_command(FILE *out, const cli_command_t *command)
         wrap(out, command->operands[i].help, 8);
     }
     (void)fputs("\nOPTIONS\n", out);
-    for (size_t i = 0; i < command->n_options; i++) {
-        print_option(out, &command->options[i]);
+    for (size_t i = 0; i < cli_n_options(command); i++) {
+        print_option(out, cli_option_at(command, i));
     }
     (void)fputs("    --help\n        Print this page.\n\n", out);
     print_exits(out, command->exits);
@@ -172,8 +175,8 @@ static const char *completion_of(cli_complete_t complete)
 static void put_values(FILE *out, const cli_command_t *command)
 {
     (void)fprintf(out, "        %s)\n            case $prev in\n", command->name);
-    for (size_t i = 0; i < command->n_options; i++) {
-        const cli_option_t *option = &command->options[i];
+    for (size_t i = 0; i < cli_n_options(command); i++) {
+        const cli_option_t *option = cli_option_at(command, i);
         if (option->kind == CLI_FLAG) {
             continue;
         }
@@ -186,8 +189,8 @@ static void put_values(FILE *out, const cli_command_t *command)
         (void)fputs("; return ;;\n", out);
     }
     (void)fputs("            esac\n            options=\"", out);
-    for (size_t i = 0; i < command->n_options; i++) {
-        (void)fprintf(out, "--%s ", command->options[i].name);
+    for (size_t i = 0; i < cli_n_options(command); i++) {
+        (void)fprintf(out, "--%s ", cli_option_at(command, i)->name);
     }
     (void)fputs("--help\"\n", out);
     if (command->n_operands > 0) {

@@ -26,9 +26,14 @@ int cli_request(const cli_args_t *args, const char *url, const char *path, const
 {
     heft_error_t err = HEFT_ERROR_INIT;
     char *text = NULL;
-    heft_status_t status = body != NULL
-                               ? heft_client_post(url, path, body, deadline_ms, &text, &err)
-                               : heft_client_get(url, path, deadline_ms, &text, &err);
+    heft_client_opts_t opts = HEFT_CLIENT_OPTS_INIT;
+    opts.url = url;
+    opts.token_file = cli_text(args, "token-file");
+    opts.ca_file = cli_text(args, "ca-file");
+    opts.insecure = cli_has(args, "insecure");
+    opts.deadline_ms = deadline_ms;
+    heft_status_t status =
+        heft_client_request(&opts, body != NULL ? "POST" : "GET", path, body, &text, &err);
     if (status != HEFT_OK) {
         int code = cli_exit_of(&err);
         bool is_local = code == CLI_USAGE || code == CLI_SYSTEM || code == CLI_INTERNAL;

@@ -17,8 +17,8 @@ const cli_command_t *const cli_commands[] = {
     &cli_cmd_serve,
     &cli_cmd_push,
     &cli_cmd_status,
-    &cli_cmd_recover,
     &cli_cmd_remove,
+    &cli_cmd_config,
     &cli_cmd_bench,
     &cli_cmd_demo,
     &cli_cmd_completion,
@@ -58,8 +58,7 @@ static int run(const cli_command_t *command, int argc, char **argv)
     if (code == CLI_OK && args.wants_help) {
         cli_help_command(stdout, command);
     } else if (code == CLI_OK) {
-        code = cli_log_set_up(&args);
-        code = code == CLI_OK ? command->run(&args) : code;
+        code = command->run(&args);
     }
     cli_args_fini(&args);
     return code;

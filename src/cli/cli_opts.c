@@ -145,8 +145,8 @@ static int check_value(const cli_args_t *args, const cli_option_t *option, cli_v
 
 static const cli_option_t *find_option(const cli_command_t *command, const char *name, size_t n)
 {
-    for (size_t i = 0; i < command->n_options; i++) {
-        const cli_option_t *option = &command->options[i];
+    for (size_t i = 0; i < cli_n_options(command); i++) {
+        const cli_option_t *option = cli_option_at(command, i);
         if (strlen(option->name) == n && strncmp(option->name, name, n) == 0) {
             return option;
         }
@@ -160,8 +160,8 @@ static int unknown_option(const cli_args_t *args, const char *name, size_t n)
     (void)snprintf(word, sizeof word, "%.*s", n < NEAREST_MAX ? (int)n : NEAREST_MAX, name);
     cli_nearest_t nearest;
     cli_nearest_init(&nearest, word);
-    for (size_t i = 0; i < args->command->n_options; i++) {
-        cli_nearest_try(&nearest, args->command->options[i].name);
+    for (size_t i = 0; i < cli_n_options(args->command); i++) {
+        cli_nearest_try(&nearest, cli_option_at(args->command, i)->name);
     }
     cli_nearest_try(&nearest, "help");
     if (nearest.best != NULL) {
@@ -263,11 +263,14 @@ static int check_required(const cli_args_t *args)
 {
     for (size_t i = 0; i < args->command->n_options; i++) {
         const cli_option_t *option = &args->command->options[i];
-        bool has_default = strcmp(option->name, "url") == 0 && cli_url(args) != NULL;
-        if (option->is_required && !is_given(args, option) && !has_default) {
+        if (option->is_required && !is_given(args, option)) {
             return cli_fail(args, CLI_USAGE, "--%s %s is missing; `heft help %s` says more",
                             option->name, option->value, args->command->name);
         }
+    }
+    if (args->command->needs_url && cli_url(args) == NULL) {
+        return cli_fail(args, CLI_USAGE, "--url URL is missing; `heft help %s` says more",
+                        args->command->name);
     }
     return CLI_OK;
 }
@@ -301,11 +304,13 @@ int cli_args_parse(cli_args_t *args, const cli_command_t *command, int argc, cha
         return CLI_OK;
     }
     int code = check_operands(args);
+    code = code == CLI_OK ? cli_config_load(args) : code;
     return code == CLI_OK ? check_required(args) : code;
 }
 
 void cli_args_fini(cli_args_t *args)
 {
+    heft_config_destroy(args->config);
     free(args->values);
     free(args->operands);
     *args = (cli_args_t){ .n_values = 0 };
@@ -349,11 +354,4 @@ int64_t cli_number(const cli_args_t *args, const char *option, int64_t missing)
 {
     const cli_value_t *value = find_value(args, option);
     return value != NULL ? value->number : missing;
-}
-
-const char *cli_url(const cli_args_t *args)
-{
-    const char *url = cli_text(args, "url");
-    const char *fallback = getenv("HEFT_URL");
-    return url != NULL ? url : fallback != NULL && fallback[0] != '\0' ? fallback : NULL;
 }

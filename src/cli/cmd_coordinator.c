@@ -5,9 +5,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
-#include <time.h>
-
-enum { DRAIN_STEP_MS = 50 };
+#include <sys/resource.h>
 
 /* Write the port under a temporary name, then rename: whoever waits for the file sees all of it. */
 static int write_port_file(const cli_args_t *args, const char *path, const char *url)
@@ -35,7 +33,10 @@ static heft_coordinator_opts_t options_of(const cli_args_t *args)
     opts.address = cli_text(args, "address");
     opts.port = (uint16_t)cli_number(args, "port", 0);
     opts.state_file = cli_text(args, "state");
-    opts.round_log = cli_text(args, "round-log");
+    opts.token_file = cli_text(args, "token-file");
+    opts.tls_cert = cli_text(args, "tls-cert");
+    opts.tls_key = cli_text(args, "tls-key");
+    opts.insecure = cli_has(args, "insecure");
     const struct {
         const char *name;
         uint32_t *field;
@@ -46,6 +47,7 @@ static heft_coordinator_opts_t options_of(const cli_args_t *args)
         { "flip-ms", &opts.flip_ms },           { "resume-ms", &opts.resume_ms },
         { "release-ms", &opts.release_ms },     { "abort-ms", &opts.abort_ms },
         { "contact-ms", &opts.contact_ms },     { "poll-ms", &opts.poll_ms },
+        { "request-ms", &opts.request_ms },     { "max-connections", &opts.max_connections },
     };
     for (size_t i = 0; i < CLI_COUNT(deadlines); i++) {
         *deadlines[i].field = (uint32_t)cli_number(args, deadlines[i].name, 0);
@@ -53,27 +55,19 @@ static heft_coordinator_opts_t options_of(const cli_args_t *args)
     return opts;
 }
 
-/* Until a signal: then no new rounds, and the one in flight may end. A second signal: at once. */
-static int wait_for_end(const cli_args_t *args, heft_coordinator_t *coordinator,
-                        const sigset_t *signals)
+/* Every member holds a connection or two: take as many open files as the system allows. */
+static void raise_open_files(void)
 {
-    int number = 0;
-    while (sigwait(signals, &number) != 0) {
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+        files.rlim_cur = files.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &files);
     }
-    const int64_t end = cli_mono_ns() + cli_number(args, "drain-ms", 30000) * 1000000;
-    (void)fprintf(stderr, "heft coordinator: signal %d, stopping\n", number);
-    heft_error_t err = HEFT_ERROR_INIT;
-    const struct timespec none = { 0 };
-    while (heft_coordinator_drain(coordinator, DRAIN_STEP_MS, &err) != HEFT_OK) {
-        if (cli_mono_ns() >= end || sigtimedwait(signals, NULL, &none) > 0) {
-            return cli_fail(args, CLI_PEER, "stopped all the same: %s", err.message);
-        }
-    }
-    return CLI_OK;
 }
 
 static int run(const cli_args_t *args)
 {
+    raise_open_files();
     /* Blocked before the coordinator's threads exist, so that only sigwait below takes them. */
     sigset_t signals;
     (void)sigemptyset(&signals);
@@ -93,68 +87,21 @@ static int run(const cli_args_t *args)
     if (code == CLI_OK) {
         (void)printf("%s\n", url);
         (void)fflush(stdout);
-        code = wait_for_end(args, coordinator, &signals);
+        int number = 0;
+        while (sigwait(&signals, &number) != 0) {
+        }
+        (void)fprintf(stderr, "heft coordinator: signal %d, stopping\n", number);
     }
     heft_coordinator_stop(coordinator);
     return code;
 }
 
-#define DEADLINE(phase, what)                                                             \
-    {                                                                                     \
-        .name = phase "-ms", .value = "N", .kind = CLI_NUMBER, .min = 1, .max = 86400000, \
-        .help = (what)                                                                    \
-    }
-
 static const cli_option_t options[] = {
-    { .name = "address",
-      .value = "ADDRESS",
-      .kind = CLI_TEXT,
-      .help = "Address to listen on. Default: 127.0.0.1." },
-    { .name = "port",
-      .value = "N",
-      .kind = CLI_NUMBER,
-      .min = 0,
-      .max = 65535,
-      .help = "Port. Default: 0, a free one; the URL is printed." },
-    { .name = "state",
-      .value = "FILE",
-      .kind = CLI_TEXT,
-      .complete = CLI_COMPLETE_FILE,
-      .help = "Keep epoch, sequence, decision and committed version in this file, so that a "
-              "restarted coordinator goes on where it was." },
     { .name = "port-file",
       .value = "FILE",
       .kind = CLI_TEXT,
       .complete = CLI_COMPLETE_FILE,
       .help = "Write the port to this file when it is listening." },
-    { .name = "round-log",
-      .value = "FILE",
-      .kind = CLI_TEXT,
-      .complete = CLI_COMPLETE_FILE,
-      .help = "Append the result of every round to this file, one JSON object a line. It is opened "
-              "anew for each, so it can be rotated." },
-    { .name = "drain-ms",
-      .value = "N",
-      .kind = CLI_NUMBER,
-      .min = 0,
-      .max = 86400000,
-      .help = "After a signal, wait so long for the round in flight to end; no other begins. A "
-              "second signal stops at once. Default: 30000." },
-    CLI_OPT_LOG,
-    CLI_OPT_LOG_FORMAT,
-    DEADLINE("preflight", "Deadline of preflight in milliseconds. Default: 60000."),
-    DEADLINE("prepare", "Deadline of prepare. Default: 900000."),
-    DEADLINE("stage", "Deadline of stage: the transfer. Default: 1800000."),
-    DEADLINE("verify", "Deadline of verify: digests of what was staged. Default: 900000."),
-    DEADLINE("pause", "Deadline of pause: every engine has stopped reading. Default: 180000."),
-    DEADLINE("decide", "Deadline of decide. Default: 30000."),
-    DEADLINE("flip", "Deadline of flip. Default: 300000."),
-    DEADLINE("resume", "Deadline of resume. Default: 60000."),
-    DEADLINE("release", "Deadline of release. Default: 120000."),
-    DEADLINE("abort", "Deadline of abort. Default: 180000."),
-    DEADLINE("contact", "A member that is silent for so long is lost. Default: 30000."),
-    DEADLINE("poll",
-             "Longest wait of a member's poll; at most a third of --contact-ms. Default: 10000."),
 };
 
 const cli_command_t cli_cmd_coordinator = {
@@ -167,8 +114,9 @@ const cli_command_t cli_cmd_coordinator = {
         "/metrics is for Prometheus, /healthz for probes.",
     .example = "heft coordinator --port 7070 --state /var/lib/heft/state\n"
                "curl http://127.0.0.1:7070/v1/status",
-    .exits = "0 2 4 5",
+    .exits = "0 2 4",
     .options = options,
     .n_options = CLI_COUNT(options),
+    .knobs = HEFT_KNOB_COORDINATOR,
     .run = run,
 };

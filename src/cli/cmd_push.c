@@ -101,6 +101,9 @@ static int push(const cli_args_t *args, const cli_model_t *model, const void *co
     heft_publisher_opts_t opts = HEFT_PUBLISHER_OPTS_INIT;
     opts.url = cli_url(args);
     opts.job = cli_text(args, "job");
+    opts.token_file = cli_text(args, "token-file");
+    opts.ca_file = cli_text(args, "ca-file");
+    opts.insecure = cli_has(args, "insecure");
     opts.n_threads = (uint32_t)cli_number(args, "threads", 0);
     opts.deadline_ms = (uint32_t)cli_number(args, "deadline-ms", 0);
     opts.max_bytes_per_s = (uint64_t)cli_number(args, "max-rate", 0);
@@ -166,7 +169,6 @@ static const cli_operand_t operands[] = {
 };
 
 static const cli_option_t options[] = {
-    CLI_OPT_URL(true),
     { .name = "version",
       .value = "N",
       .kind = CLI_NUMBER,
@@ -187,24 +189,6 @@ static const cli_option_t options[] = {
       .min = 1,
       .max = 86400,
       .help = "Deadline of --wait-for. Default: 60." },
-    { .name = "deadline-ms",
-      .value = "N",
-      .kind = CLI_NUMBER,
-      .min = 1,
-      .max = 86400000,
-      .help = "Deadline of every call to the coordinator. Default: 30000." },
-    { .name = "max-rate",
-      .value = "BYTES",
-      .kind = CLI_BYTES,
-      .min = 0,
-      .max = INT64_MAX,
-      .help =
-          "At most so many bytes per second to all destinations together, to leave bandwidth to "
-          "the trainer; 0 or left out: no limit." },
-    CLI_OPT_LOG,
-    CLI_OPT_LOG_FORMAT,
-    CLI_OPT_JOB,
-    CLI_OPT_THREADS,
     CLI_OPT_JSON,
 };
 
@@ -221,5 +205,7 @@ const cli_command_t cli_cmd_push = {
     .n_options = CLI_COUNT(options),
     .operands = operands,
     .n_operands = CLI_COUNT(operands),
+    .knobs = HEFT_KNOB_PUBLISHER,
+    .needs_url = true,
     .run = run,
 };

@@ -64,7 +64,6 @@ static const cli_operand_t operands[] = {
 };
 
 static const cli_option_t options[] = {
-    CLI_OPT_URL(true),
     { .name = "force",
       .kind = CLI_FLAG,
       .help = "Also a member that is still heard. Its engine must not serve." },
@@ -86,5 +85,7 @@ const cli_command_t cli_cmd_remove = {
     .n_options = CLI_COUNT(options),
     .operands = operands,
     .n_operands = CLI_COUNT(operands),
+    .knobs = HEFT_KNOB_CLIENT,
+    .needs_url = true,
     .run = run,
 };

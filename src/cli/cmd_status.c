@@ -93,7 +93,6 @@ static int run(const cli_args_t *args)
 }
 
 static const cli_option_t options[] = {
-    CLI_OPT_URL(true),
     { .name = "watch",
       .kind = CLI_FLAG,
       .help = "Print again every second, until interrupted. With --json: one line each." },
@@ -113,5 +112,7 @@ const cli_command_t cli_cmd_status = {
     .exits = "0 2 4 5",
     .options = options,
     .n_options = CLI_COUNT(options),
+    .knobs = HEFT_KNOB_CLIENT,
+    .needs_url = true,
     .run = run,
 };

@@ -149,7 +149,6 @@ static const cli_option_t options[] = {
       .kind = CLI_FLAG,
       .help = "Let every idle destination digest the parameters it serves, and compare with the "
               "digests of the version it was given." },
-    CLI_OPT_URL(false),
     { .name = "deadline",
       .value = "SECONDS",
       .kind = CLI_NUMBER,
@@ -175,5 +174,6 @@ const cli_command_t cli_cmd_verify = {
     .n_options = CLI_COUNT(options),
     .operands = operands,
     .n_operands = CLI_COUNT(operands),
+    .knobs = HEFT_KNOB_CLIENT,
     .run = run,
 };
