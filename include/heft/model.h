@@ -42,16 +42,49 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_add(heft_manifest_t *manife
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_set_attr(heft_manifest_t *manifest,
                                                               const char *key, const char *value,
                                                               heft_error_t *err);
-/** Sort by name (bytewise), compute the digest, freeze. Adding afterwards is HEFT_ERR_STATE. */
+/**
+ * Set an attribute of one tensor that was added: how the engine has fused, padded, repeated or cut
+ * it (docs/formats/manifest.md lists the keys, such as "fused.layout"). The same key again
+ * replaces. HEFT_ERR_NOT_FOUND: no such tensor. HEFT_ERR_ARGUMENT: no such key, or a value that it
+ * cannot have.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_set_tensor_attr(heft_manifest_t *manifest,
+                                                                     const char *tensor,
+                                                                     const char *key,
+                                                                     const char *value,
+                                                                     heft_error_t *err);
+/** Record a leaf that is not bound, and why. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_exclude(heft_manifest_t *manifest,
+                                                             const char *name, const char *reason,
+                                                             heft_error_t *err);
+/**
+ * Sort by name (bytewise), check attributes and names, compute the digest, freeze. Adding
+ * afterwards is HEFT_ERR_STATE. A fused layout `lane` whose shards are no multiple of the lane
+ * becomes `per_shard`. HEFT_ERR_SHAPE, HEFT_ERR_ARGUMENT: attributes that do not fit the tensor.
+ * HEFT_ERR_EXISTS: a leaf is excluded twice, or is a tensor, too. HEFT_ERR_NAME: names that are not
+ * canonical in the form declared. After a failure only destroy may follow.
+ */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_finish(heft_manifest_t *manifest,
                                                             heft_error_t *err);
 
 HEFT_API const char *heft_manifest_get_side(const heft_manifest_t *manifest);
 HEFT_API uint32_t heft_manifest_get_n_tensors(const heft_manifest_t *manifest);
 HEFT_API int64_t heft_manifest_get_n_bytes(const heft_manifest_t *manifest);
+HEFT_API int64_t heft_manifest_get_n_elems(const heft_manifest_t *manifest);
 /** The value of an attribute, or NULL. */
 HEFT_API const char *heft_manifest_get_attr(const heft_manifest_t *manifest, const char *key);
-/** 64 hex digits over side, names, dtypes, shapes and attributes. Valid after finish. */
+/** Attributes of tensor i after finish, in bytewise key order. The value of one, or NULL. */
+HEFT_API uint32_t heft_manifest_get_n_tensor_attrs(const heft_manifest_t *manifest, uint32_t i);
+HEFT_API HEFT_MUST_CHECK heft_status_t
+heft_manifest_query_tensor_attr(const heft_manifest_t *manifest, uint32_t i, uint32_t k,
+                                const char **key_out, const char **value_out, heft_error_t *err);
+HEFT_API const char *heft_manifest_get_tensor_attr(const heft_manifest_t *manifest, uint32_t i,
+                                                   const char *key);
+/** Leaves that are not bound, in bytewise name order after finish; NULL beyond the end. */
+HEFT_API uint32_t heft_manifest_get_n_excluded(const heft_manifest_t *manifest);
+HEFT_API const char *heft_manifest_get_excluded(const heft_manifest_t *manifest, uint32_t i,
+                                                const char **reason_out);
+/** 64 hex digits over everything in the manifest. Valid after finish. */
 HEFT_API const char *heft_manifest_get_digest(const heft_manifest_t *manifest);
 /** Tensor i in bytewise name order (after finish). HEFT_ERR_NOT_FOUND. */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_query(const heft_manifest_t *manifest,
@@ -74,7 +107,8 @@ HEFT_API void heft_string_free(char *text);
 
 /**
  * Open a safetensors file, or a folder with model.safetensors.index.json, or a folder with exactly
- * one .safetensors file. Headers are checked strictly; data are mapped, not read. side goes into
+ * one .safetensors file, or else a folder with such folders rank-0, rank-1, ..: their tensors
+ * together, with names that begin with "rank-N.". Headers are checked strictly; data are mapped, not read. side goes into
  * the manifest. HEFT_ERR_IO, HEFT_ERR_FORMAT (with the file, the tensor and the byte offset),
  * HEFT_ERR_NOT_FOUND.
  */

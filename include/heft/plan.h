@@ -70,9 +70,10 @@ typedef struct heft_piece_src {
 } heft_piece_src_t;
 
 /*
- * An operation that heft does not fold: the engine's loader, or a known kernel that is found by its
- * name. Its inputs are contiguous tensors that pieces fill from sources (and from earlier
- * operations of the rank); its outputs are views of work buffers that pieces read.
+ * An operation that heft does not fold: the engine's loader, or a known kernel (op begins with
+ * "heft."), which heft runs itself. Its inputs are contiguous tensors that pieces fill from sources
+ * (and from earlier operations of the rank); its outputs are views of work buffers that pieces
+ * read.
  */
 typedef struct heft_opaque_input {
     heft_dtype_t dtype;
@@ -224,7 +225,7 @@ typedef struct heft_group_info {
     uint64_t n_pieces;
     int64_t n_bytes; /* bytes of the group's parameters that pieces write, constants included */
     int64_t source_bytes; /* bytes of distinct source elements that the group reads */
-    uint32_t is_opaque;   /* 1: an opaque write is among its writes */
+    uint32_t is_opaque;   /* 1: the engine's loader is needed for some of it */
     uint32_t reserved;
 } heft_group_info_t;
 

@@ -39,10 +39,15 @@ HEFT_API const char *heft_recipe_get_name(const heft_recipe_t *recipe);
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_bindings_create(heft_bindings_t **bindings_out,
                                                             heft_error_t *err);
 HEFT_API void heft_bindings_destroy(heft_bindings_t *bindings);
-/** Override `let name`; value is an integer, true/false, or a word. Last one wins. */
+/** Override `let name`; value is an integer, true/false, a word, or a list as JSON ([0, 1, 2]).
+ * Last one wins. */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_bindings_set(heft_bindings_t *bindings,
                                                          const char *name, const char *value,
                                                          heft_error_t *err);
+/** The same with the value in a file, such as a table of which expert stands in which slot. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_bindings_load(heft_bindings_t *bindings,
+                                                          const char *name, const char *path,
+                                                          heft_error_t *err);
 /** Take config.KEY values (nested keys by dots) from a JSON object. HEFT_ERR_FORMAT. */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_bindings_set_config(heft_bindings_t *bindings,
                                                                 const char *json, size_t n,
@@ -51,7 +56,19 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_bindings_set_config(heft_bindings_t 
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_bindings_load_config(heft_bindings_t *bindings,
                                                                  const char *path,
                                                                  heft_error_t *err);
-/** JSON text {"let": {...}, "config": {...}} and back; the string is freed with heft_string_free.
+/**
+ * Take the variables of the environment that the recipe reads (env.NAME), those that are set. A
+ * recipe sees no others, and nothing that changes later: bindings travel, the environment does not.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_bindings_load_env(heft_bindings_t *bindings,
+                                                              const heft_recipe_t *recipe,
+                                                              heft_error_t *err);
+/** One of them, whatever the environment says. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_bindings_set_env(heft_bindings_t *bindings,
+                                                             const char *name, const char *value,
+                                                             heft_error_t *err);
+/** JSON text {"let": {...}, "config": {...}, "env": {...}} and back; the string is freed with
+ * heft_string_free.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_bindings_encode(const heft_bindings_t *bindings,
                                                             char **text_out, heft_error_t *err);

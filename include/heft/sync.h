@@ -33,6 +33,7 @@ typedef struct heft_coordinator_opts {
     /* Deadlines of phases in milliseconds; 0: the default of docs/guide/rounds.md. */
     uint32_t preflight_ms, prepare_ms, stage_ms, verify_ms, pause_ms, decide_ms, flip_ms, resume_ms,
         release_ms, abort_ms, contact_ms, poll_ms;
+    const char *round_log; /* NULL: none; else a file: one JSON line for each round is appended */
     const char *token_file; /* NULL: none; every request must carry the token in it */
     const char *tls_cert;   /* PEM files; both or none: serve https */
     const char *tls_key;
@@ -57,6 +58,15 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_coordinator_start(const heft_coordin
                                                               heft_error_t *err);
 /** "http://127.0.0.1:PORT" or "https://...", borrowed. */
 HEFT_API const char *heft_coordinator_get_url(const heft_coordinator_t *coordinator);
+/**
+ * Take no new rounds, and wait until the one in flight has ended, deadline_ms at most.
+ * HEFT_ERR_TIMEOUT: it goes on, or has ended in doubt; the message names it. Stop it all the same:
+ * members keep what they serve, and a coordinator that starts on the same state file takes the
+ * round up again.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_coordinator_drain(heft_coordinator_t *coordinator,
+                                                              uint32_t deadline_ms,
+                                                              heft_error_t *err);
 /** Stop: answers what is in progress, then closes. Members see connection errors and keep their
  * live version. */
 HEFT_API void heft_coordinator_stop(heft_coordinator_t *coordinator);
@@ -180,7 +190,8 @@ HEFT_API void heft_subscriber_destroy(heft_subscriber_t *subscriber);
  * Report to the coordinator, take the next order and carry it out; returns after one exchange or
  * timeout_ms. Call it in a loop. HEFT_OK also when nothing happened. HEFT_ERR_PEER: the coordinator
  * cannot be reached now (call again: the live version stays). HEFT_ERR_STALE: another process has
- * taken this rank's place. HEFT_ERR_POISONED: see docs/guide/rounds.md.
+ * taken this rank's place. HEFT_ERR_POISONED: the parameters are not to be trusted and the engine
+ * is out of service; go on polling, so that a round can write them anew (docs/guide/rounds.md).
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_subscriber_poll(heft_subscriber_t *subscriber,
                                                             uint32_t timeout_ms, heft_error_t *err);

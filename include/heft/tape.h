@@ -113,8 +113,14 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_map(heft_tape_t *tape, const he
                                                      const heft_op_t *ops, uint32_t n_ops,
                                                      const char *note, heft_error_t *err);
 
-/** Record a write heft cannot express: op names it; it reads srcs and writes dsts as a whole. dsts
- * (one or more) share no element; srcs may be none. */
+/**
+ * Record a write that is no copy and no map: op names it; it reads srcs and writes dsts as a whole.
+ * dsts (one or more) share no element; srcs may be none. An op that begins with "heft." is a known
+ * kernel, which heft runs itself (docs/formats/known-kernels.md): its operands are checked, and
+ * each of its dsts is a whole buffer in row-major order. Everything else is left to the engine's
+ * loader. HEFT_ERR_UNSUPPORTED: a known kernel that this heft does not have. HEFT_ERR_ARGUMENT as
+ * above.
+ */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_opaque(heft_tape_t *tape, const char *op,
                                                         const heft_view_t *dsts, uint32_t n_dsts,
                                                         const heft_view_t *srcs, uint32_t n_srcs,

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "heft/config.h"
+#include "heft/log.h"
 #include "heft/status.h"
 
 /* ---- errors ---- */
@@ -260,24 +261,41 @@ int64_t heft__clock_mono_ns(void);
 /* ISO-8601 UTC with milliseconds, for records; out holds 32. */
 void heft__clock_utc_text(char out[32]);
 
-/* ---- log: silent below warn unless told otherwise ---- */
+/* ---- log: silent below warn unless heft_log_configure says otherwise ---- */
 
-typedef enum heft__log_level {
-    HEFT__LOG_ERROR = 0,
-    HEFT__LOG_WARN = 1,
-    HEFT__LOG_INFO = 2,
-    HEFT__LOG_DEBUG = 3,
-    HEFT__LOG_TRACE = 4
-} heft__log_level_t;
+typedef enum heft__logged_kind {
+    HEFT__LOGGED_TEXT = 0,
+    HEFT__LOGGED_INT,
+    HEFT__LOGGED_REAL
+} heft__logged_kind_t;
 
-typedef void (*heft__log_sink_t)(void *arg, heft__log_level_t level, const char *part,
-                                 const char *line);
+/* What a message is about: a key of its own, so that nobody has to parse sentences. */
+typedef struct heft__logged {
+    const char *key;
+    heft__logged_kind_t kind;
+    const char *text;
+    int64_t number;
+    double real;
+} heft__logged_t;
+
+#define HEFT__LOG_TEXT(k, v)                               \
+    {                                                      \
+        .key = (k), .kind = HEFT__LOGGED_TEXT, .text = (v) \
+    }
+#define HEFT__LOG_INT(k, v)                                          \
+    {                                                                \
+        .key = (k), .kind = HEFT__LOGGED_INT, .number = (int64_t)(v) \
+    }
+#define HEFT__LOG_REAL(k, v)                                       \
+    {                                                              \
+        .key = (k), .kind = HEFT__LOGGED_REAL, .real = (double)(v) \
+    }
 
 extern int heft__log_max_level; /* levels above are not formatted */
-void heft__log_set_sink(heft__log_sink_t sink, void *arg, int max_level); /* NULL: stderr */
-void heft__log_emit(heft__log_level_t level, const char *part, const char *fmt, ...)
+void heft__log_emit(heft_log_level_t level, const char *part, const char *fmt, ...)
     HEFT_PRINTF(3, 4);
-const char *heft__log_level_name(heft__log_level_t level);
+void heft__log_event(heft_log_level_t level, const char *part, const char *message,
+                     const heft__logged_t *fields, size_t n_fields);
 
 #define heft__log(level, part, ...)                       \
     do {                                                  \

@@ -480,7 +480,7 @@ void heft__config_log_warnings(const heft_config_t *config)
 {
     for (uint32_t i = 0; i < config->n_warnings; i++) {
         if (config->warnings[i].is_misspelt) {
-            heft__log(HEFT__LOG_WARN, "config", "%s", config->warnings[i].text);
+            heft__log(HEFT_LOG_WARN, "config", "%s", config->warnings[i].text);
         }
     }
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clock, random bytes, logging, edit distance: small services of the host. */
+/* Clock, random bytes, edit distance: small services of the host. */
 #include "base/base.h"
 
 #include <errno.h>
@@ -70,36 +70,4 @@ uint32_t heft__edit_distance(const char *a, const char *b, uint32_t limit)
         }
     }
     return row[nb] > limit ? limit + 1 : row[nb];
-}
-
-int heft__log_max_level = HEFT__LOG_WARN;
-static heft__log_sink_t log_sink;
-static void *log_arg;
-
-void heft__log_set_sink(heft__log_sink_t sink, void *arg, int max_level)
-{
-    log_sink = sink;
-    log_arg = arg;
-    heft__log_max_level = max_level;
-}
-
-const char *heft__log_level_name(heft__log_level_t level)
-{
-    static const char *const names[] = { "error", "warn", "info", "debug", "trace" };
-    size_t i = (size_t)level;
-    return i < sizeof names / sizeof names[0] ? names[i] : "?";
-}
-
-void heft__log_emit(heft__log_level_t level, const char *part, const char *fmt, ...)
-{
-    char line[1024];
-    va_list args;
-    va_start(args, fmt);
-    (void)vsnprintf(line, sizeof line, fmt, args);
-    va_end(args);
-    if (log_sink != NULL) {
-        log_sink(log_arg, level, part, line);
-        return;
-    }
-    (void)fprintf(stderr, "heft: %s: %s: %s\n", heft__log_level_name(level), part, line);
 }

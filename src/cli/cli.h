@@ -111,10 +111,11 @@ struct cli_args {
             "The recipe: a path (with a slash, or ending in .heft), or a bare name, looked up " \
             "in the folders of $HEFT_RECIPES and then among the shipped ones."                  \
     }
-#define CLI_OPT_LET                                                                    \
-    {                                                                                  \
-        .name = "let", .value = "NAME=VALUE", .kind = CLI_TEXT, .is_repeatable = true, \
-        .help = "Give a `let` of the recipe another value. Can be repeated."           \
+#define CLI_OPT_LET                                                                            \
+    {                                                                                          \
+        .name = "let", .value = "NAME=VALUE", .kind = CLI_TEXT, .is_repeatable = true,         \
+        .help = "Give a `let` of the recipe another value; @FILE: the JSON in a file. Can be " \
+                "repeated."                                                                    \
     }
 #define CLI_OPT_CONFIG                                                                      \
     {                                                                                       \
@@ -132,6 +133,20 @@ struct cli_args {
         .name = "threads", .value = "N", .kind = CLI_NUMBER, .min = 1, .max = 1024, \
         .help = "Copying threads. Default: 1."                                      \
     }
+#define CLI_OPT_LOG                                                                         \
+    {                                                                                       \
+        .name = "log", .value = "LEVEL", .kind = CLI_TEXT,                                  \
+        .choices = "error warn info debug trace",                                           \
+        .help = "What is logged to standard error. info: members that come and go, rounds " \
+                "and their phases. Default: $HEFT_LOG, else warn."                          \
+    }
+#define CLI_OPT_LOG_FORMAT                                                                       \
+    {                                                                                            \
+        .name = "log-format", .value = "FORMAT", .kind = CLI_TEXT, .choices = "plain text json", \
+        .help = "text: with the time, as key=value; json: one object a line. Default: "          \
+                "$HEFT_LOG_FORMAT, else plain."                                                  \
+    }
+
 /* ---- parsing ---- */
 
 /* Fill args from argv (command name excluded); borrows argv. Prints what is wrong. CLI_OK or
@@ -147,6 +162,9 @@ int64_t cli_number(const cli_args_t *args, const char *option, int64_t missing);
 const char *cli_next(const cli_args_t *args, const char *option, size_t *cursor);
 /* --url, or that of the environment or of the settings file, or NULL. */
 const char *cli_url(const cli_args_t *args);
+
+/* What is logged, from --log and --log-format (where the command has them) or the environment. */
+int cli_log_set_up(const cli_args_t *args);
 
 /* The options of a command: its own, then its knobs. */
 size_t cli_n_options(const cli_command_t *command);
@@ -185,6 +203,7 @@ extern const cli_command_t cli_cmd_help;
 extern const cli_command_t cli_cmd_inspect;
 extern const cli_command_t cli_cmd_plan;
 extern const cli_command_t cli_cmd_push;
+extern const cli_command_t cli_cmd_recover;
 extern const cli_command_t cli_cmd_remove;
 extern const cli_command_t cli_cmd_serve;
 extern const cli_command_t cli_cmd_status;

@@ -44,7 +44,9 @@ static int set_let(const cli_args_t *args, cli_job_t *job, const char *text)
     if (name == NULL) {
         return cli_out_of_memory(args);
     }
-    heft_status_t status = heft_bindings_set(job->bindings, name, equals + 1, &job->err);
+    heft_status_t status = equals[1] == '@'
+                               ? heft_bindings_load(job->bindings, name, equals + 2, &job->err)
+                               : heft_bindings_set(job->bindings, name, equals + 1, &job->err);
     free(name);
     return status == HEFT_OK ? CLI_OK : cli_fail_status(args, &job->err);
 }
@@ -78,6 +80,9 @@ int cli_job_load_recipe(const cli_args_t *args, const char *config_folder, cli_j
         return cli_fail(args, code, "%s", job->err.message);
     }
     status = heft_bindings_create(&job->bindings, &job->err);
+    if (status == HEFT_OK) {
+        status = heft_bindings_load_env(job->bindings, job->recipe, &job->err);
+    }
     if (status != HEFT_OK) {
         return cli_fail_status(args, &job->err);
     }

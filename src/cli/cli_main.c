@@ -17,6 +17,7 @@ const cli_command_t *const cli_commands[] = {
     &cli_cmd_serve,
     &cli_cmd_push,
     &cli_cmd_status,
+    &cli_cmd_recover,
     &cli_cmd_remove,
     &cli_cmd_config,
     &cli_cmd_bench,
@@ -58,7 +59,8 @@ static int run(const cli_command_t *command, int argc, char **argv)
     if (code == CLI_OK && args.wants_help) {
         cli_help_command(stdout, command);
     } else if (code == CLI_OK) {
-        code = command->run(&args);
+        code = cli_log_set_up(&args);
+        code = code == CLI_OK ? command->run(&args) : code;
     }
     cli_args_fini(&args);
     return code;

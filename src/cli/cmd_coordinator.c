@@ -6,6 +6,9 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <time.h>
+
+enum { DRAIN_STEP_MS = 50 };
 
 /* Write the port under a temporary name, then rename: whoever waits for the file sees all of it. */
 static int write_port_file(const cli_args_t *args, const char *path, const char *url)
@@ -33,6 +36,7 @@ static heft_coordinator_opts_t options_of(const cli_args_t *args)
     opts.address = cli_text(args, "address");
     opts.port = (uint16_t)cli_number(args, "port", 0);
     opts.state_file = cli_text(args, "state");
+    opts.round_log = cli_text(args, "round-log");
     opts.token_file = cli_text(args, "token-file");
     opts.tls_cert = cli_text(args, "tls-cert");
     opts.tls_key = cli_text(args, "tls-key");
@@ -53,6 +57,25 @@ static heft_coordinator_opts_t options_of(const cli_args_t *args)
         *deadlines[i].field = (uint32_t)cli_number(args, deadlines[i].name, 0);
     }
     return opts;
+}
+
+/* Until a signal: then no new rounds, and the one in flight may end. A second signal: at once. */
+static int wait_for_end(const cli_args_t *args, heft_coordinator_t *coordinator,
+                        const sigset_t *signals)
+{
+    int number = 0;
+    while (sigwait(signals, &number) != 0) {
+    }
+    const int64_t end = cli_mono_ns() + cli_number(args, "drain-ms", 30000) * 1000000;
+    (void)fprintf(stderr, "heft coordinator: signal %d, stopping\n", number);
+    heft_error_t err = HEFT_ERROR_INIT;
+    const struct timespec none = { 0 };
+    while (heft_coordinator_drain(coordinator, DRAIN_STEP_MS, &err) != HEFT_OK) {
+        if (cli_mono_ns() >= end || sigtimedwait(signals, NULL, &none) > 0) {
+            return cli_fail(args, CLI_PEER, "stopped all the same: %s", err.message);
+        }
+    }
+    return CLI_OK;
 }
 
 /* Every member holds a connection or two: take as many open files as the system allows. */
@@ -87,10 +110,7 @@ static int run(const cli_args_t *args)
     if (code == CLI_OK) {
         (void)printf("%s\n", url);
         (void)fflush(stdout);
-        int number = 0;
-        while (sigwait(&signals, &number) != 0) {
-        }
-        (void)fprintf(stderr, "heft coordinator: signal %d, stopping\n", number);
+        code = wait_for_end(args, coordinator, &signals);
     }
     heft_coordinator_stop(coordinator);
     return code;
@@ -102,6 +122,21 @@ static const cli_option_t options[] = {
       .kind = CLI_TEXT,
       .complete = CLI_COMPLETE_FILE,
       .help = "Write the port to this file when it is listening." },
+    { .name = "round-log",
+      .value = "FILE",
+      .kind = CLI_TEXT,
+      .complete = CLI_COMPLETE_FILE,
+      .help = "Append the result of every round to this file, one JSON object a line. It is opened "
+              "anew for each, so it can be rotated." },
+    { .name = "drain-ms",
+      .value = "N",
+      .kind = CLI_NUMBER,
+      .min = 0,
+      .max = 86400000,
+      .help = "After a signal, wait so long for the round in flight to end; no other begins. A "
+              "second signal stops at once. Default: 30000." },
+    CLI_OPT_LOG,
+    CLI_OPT_LOG_FORMAT,
 };
 
 const cli_command_t cli_cmd_coordinator = {
@@ -114,7 +149,7 @@ const cli_command_t cli_cmd_coordinator = {
         "/metrics is for Prometheus, /healthz for probes.",
     .example = "heft coordinator --port 7070 --state /var/lib/heft/state\n"
                "curl http://127.0.0.1:7070/v1/status",
-    .exits = "0 2 4",
+    .exits = "0 2 4 5",
     .options = options,
     .n_options = CLI_COUNT(options),
     .knobs = HEFT_KNOB_COORDINATOR,

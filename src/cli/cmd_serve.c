@@ -24,6 +24,7 @@ typedef struct serve {
     int64_t pause_ns; /* when the pause began; 0: not paused */
     int64_t longest_pause_ns;
     bool is_peer_lost;
+    bool is_suspect; /* said already */
 } serve_t;
 
 /* ---- events: a line on stderr, with --json also on stdout ---- */
@@ -198,6 +199,16 @@ static void note_peer(serve_t *s, heft_status_t status, const heft_error_t *err)
     }
 }
 
+/* Out of service until a round writes the parameters anew, which takes polling. */
+static void note_suspicion(serve_t *s, heft_status_t status, const heft_error_t *err)
+{
+    bool is_suspect = status == HEFT_ERR_POISONED;
+    if (is_suspect && !s->is_suspect) {
+        emit(s, "suspect", json_pack("{s:s}", "message", err->message), err->message);
+    }
+    s->is_suspect = is_suspect || (s->is_suspect && status != HEFT_OK);
+}
+
 static int poll_until_stopped(serve_t *s)
 {
     while (!cli_is_interrupted()) {
@@ -209,8 +220,12 @@ static int poll_until_stopped(serve_t *s)
             emit(s, "torn", json_pack("{s:s}", "message", counts.torn), counts.torn);
             return CLI_DIFFERS;
         }
+        note_suspicion(s, status, &err);
         if (status == HEFT_OK || status == HEFT_ERR_PEER || status == HEFT_ERR_TIMEOUT) {
             note_peer(s, status, &err);
+            continue;
+        }
+        if (status == HEFT_ERR_POISONED) {
             continue;
         }
         emit(
@@ -304,6 +319,8 @@ static const cli_option_t options[] = {
       .kind = CLI_TEXT,
       .complete = CLI_COMPLETE_FILE,
       .help = "Write a JSON summary to this file on the way out." },
+    CLI_OPT_LOG,
+    CLI_OPT_LOG_FORMAT,
     CLI_OPT_JSON,
 };
 
@@ -317,7 +334,7 @@ const cli_command_t cli_cmd_serve = {
         "with --readers, threads read the parameters all the time, stop for a pause, and would "
         "notice bytes that change under them.\n\n"
         "Events go to standard error, with --json also as JSON lines to standard output: "
-        "registered, live, readers, unreachable, reachable, torn, failed.",
+        "registered, live, readers, unreachable, reachable, suspect, torn, failed.",
     .example = "heft serve --url http://127.0.0.1:7070 --recipe hf-to-engine-dense --let tp=3 \\\n"
                "    --model MODEL --rank 0 --readers 1",
     .exits = "0 1 2 3 4 5",

@@ -8,6 +8,7 @@
  * is mapped is beyond repair (SIGBUS), which is why the writer replaces and never rewrites.
  */
 #include "format/format.h"
+#include "heft/names.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -23,6 +24,7 @@ enum { REPORT_LINES = 40 };
 
 typedef struct shard {
     char *path;
+    int64_t rank; /* of the rank folder it lies in, or -1 */
     const uint8_t *map;
     size_t n_bytes;
     heft__st_header_t header;
@@ -32,6 +34,7 @@ struct heft_checkpoint {
     heft_manifest_t *manifest;
     shard_t *shards;
     size_t n_shards;
+    size_t cap_shards;
     const void **data; /* by tensor of the manifest */
 };
 
@@ -40,6 +43,8 @@ typedef struct opening {
     heft_checkpoint_t *checkpoint;
     heft__st_index_t index; /* n_files is 0 without an index */
     bool has_index;
+    int64_t rank; /* whose folder is being opened, or -1 */
+    size_t first; /* its first shard */
     char **report_out;
     heft_error_t *err;
 } opening_t;
@@ -112,7 +117,7 @@ static heft_status_t open_shard(opening_t *o, char *path)
         return heft__error_nomem(o->err, 0);
     }
     shard_t *shard = &checkpoint->shards[checkpoint->n_shards];
-    *shard = (shard_t){ .path = path };
+    *shard = (shard_t){ .path = path, .rank = o->rank };
     heft_status_t status = map_file(path, &shard->map, &shard->n_bytes, o->err);
     if (status != HEFT_OK) {
         heft__free(path);
@@ -132,8 +137,14 @@ static heft_status_t open_shard(opening_t *o, char *path)
 
 static heft_status_t reserve_shards(opening_t *o, size_t n)
 {
-    o->checkpoint->shards = heft__calloc(n + 1, sizeof(shard_t));
-    return o->checkpoint->shards != NULL ? HEFT_OK : heft__error_nomem(o->err, n * sizeof(shard_t));
+    heft_checkpoint_t *checkpoint = o->checkpoint;
+    void *shards = checkpoint->shards;
+    o->first = checkpoint->n_shards;
+    if (!heft__grow(&shards, &checkpoint->cap_shards, o->first + n, sizeof(shard_t))) {
+        return heft__error_nomem(o->err, n * sizeof(shard_t));
+    }
+    checkpoint->shards = shards;
+    return HEFT_OK;
 }
 
 /* ---- folders ---- */
@@ -228,19 +239,6 @@ static heft_status_t open_single(opening_t *o, const char *dir)
     return status;
 }
 
-static heft_status_t open_folder(opening_t *o, const char *dir)
-{
-    char *index_path = join(dir, HEFT__ST_INDEX_NAME);
-    if (index_path == NULL) {
-        return heft__error_nomem(o->err, 0);
-    }
-    struct stat sb;
-    heft_status_t status =
-        stat(index_path, &sb) == 0 ? open_indexed(o, dir, index_path) : open_single(o, dir);
-    heft__free(index_path);
-    return status;
-}
-
 /* ---- the index against the shards ---- */
 
 typedef struct disagreement {
@@ -270,7 +268,7 @@ HEFT_PRINTF(2, 3) static void note_line(disagreement_t *d, const char *fmt, ...)
 static void note_extras(opening_t *o, size_t file, disagreement_t *d)
 {
     heft__st_index_t *index = &o->index;
-    const heft__st_header_t *header = &o->checkpoint->shards[file].header;
+    const heft__st_header_t *header = &o->checkpoint->shards[o->first + file].header;
     for (size_t i = 0; i < header->n_tensors; i++) {
         const char *name = header->tensors[i].name;
         uint32_t e = heft__map_get(&index->names, name, strlen(name));
@@ -324,14 +322,98 @@ static heft_status_t check_index(opening_t *o, const char *path)
                            d.n_missing, d.n_extra, d.first);
 }
 
+/* ---- one folder, or one for each rank ---- */
+
+static heft_status_t open_folder(opening_t *o, const char *dir)
+{
+    char *index_path = join(dir, HEFT__ST_INDEX_NAME);
+    if (index_path == NULL) {
+        return heft__error_nomem(o->err, 0);
+    }
+    struct stat sb;
+    heft_status_t status =
+        stat(index_path, &sb) == 0 ? open_indexed(o, dir, index_path) : open_single(o, dir);
+    heft__free(index_path);
+    if (status == HEFT_OK && o->has_index) {
+        status = check_index(o, dir);
+    }
+    if (o->has_index) {
+        heft__st_index_fini(&o->index);
+        o->has_index = false;
+    }
+    return status;
+}
+
+static heft_status_t open_rank(opening_t *o, const char *dir, uint32_t rank)
+{
+    heft__text_t text;
+    heft__text_init(&text);
+    heft__text_printf(&text, "%s/rank-%u", dir, (unsigned)rank);
+    char *path = heft__text_take(&text);
+    if (path == NULL) {
+        return heft__error_nomem(o->err, strlen(dir) + 16);
+    }
+    o->rank = rank;
+    heft_status_t status = open_folder(o, path);
+    heft__free(path);
+    return status;
+}
+
+/* A folder without a checkpoint of its own may hold one for each rank. */
+static heft_status_t open_tree(opening_t *o, const char *dir)
+{
+    char *only = NULL;
+    char *index_path = join(dir, HEFT__ST_INDEX_NAME);
+    uint32_t *ranks = NULL;
+    size_t n_files = 0;
+    size_t n_ranks = 0;
+    struct stat sb;
+    if (index_path == NULL) {
+        return heft__error_nomem(o->err, 0);
+    }
+    bool has_index = stat(index_path, &sb) == 0;
+    heft__free(index_path);
+    heft_status_t status = HEFT_OK;
+    if (!has_index) {
+        status = scan_folder(dir, &only, &n_files, o->err);
+        heft__free(only);
+    }
+    if (status == HEFT_OK && !has_index && n_files == 0) {
+        status = heft__find_ranks(dir, &ranks, &n_ranks, o->err);
+    }
+    if (status == HEFT_OK && n_ranks == 0) {
+        status = open_folder(o, dir);
+    }
+    for (size_t i = 0; i < n_ranks && status == HEFT_OK; i++) {
+        status = open_rank(o, dir, ranks[i]);
+    }
+    heft__free(ranks);
+    return status;
+}
+
 /* ---- building ---- */
 
-static heft_status_t add_shard(heft_manifest_t *manifest, const shard_t *shard, heft_error_t *err)
+/* A tensor's name in the checkpoint: a rank's begins with its folder. NULL: out of memory. */
+static const char *full_name(const shard_t *shard, const char *name, heft__text_t *text)
+{
+    if (shard->rank < 0) {
+        return name;
+    }
+    heft__text_reset(text);
+    heft__text_printf(text, "rank-%lld.%s", (long long)shard->rank, name);
+    return text->failed ? NULL : text->data;
+}
+
+static heft_status_t add_shard(heft_manifest_t *manifest, const shard_t *shard, heft__text_t *text,
+                               heft_error_t *err)
 {
     for (size_t i = 0; i < shard->header.n_tensors; i++) {
         const heft__st_tensor_t *t = &shard->header.tensors[i];
         heft_error_t cause = HEFT_ERROR_INIT;
-        heft_status_t status = heft_manifest_add(manifest, t->name, t->dtype, &t->shape, &cause);
+        const char *name = full_name(shard, t->name, text);
+        heft_status_t status = name != NULL
+                                   ? heft_manifest_add(manifest, name, t->dtype, &t->shape, &cause)
+                                   : HEFT_ERR_NOMEM;
         if (status == HEFT_ERR_NOMEM) {
             return heft__error_nomem(err, 0);
         }
@@ -347,11 +429,33 @@ static heft_status_t add_shard(heft_manifest_t *manifest, const shard_t *shard, 
 static heft_status_t build_manifest(opening_t *o, const char *side)
 {
     heft_checkpoint_t *checkpoint = o->checkpoint;
+    heft__text_t text;
+    heft__text_init(&text);
     heft_status_t status = heft_manifest_create(side, &checkpoint->manifest, o->err);
     for (size_t i = 0; i < checkpoint->n_shards && status == HEFT_OK; i++) {
-        status = add_shard(checkpoint->manifest, &checkpoint->shards[i], o->err);
+        status = add_shard(checkpoint->manifest, &checkpoint->shards[i], &text, o->err);
     }
+    heft__text_fini(&text);
     return status == HEFT_OK ? heft_manifest_finish(checkpoint->manifest, o->err) : status;
+}
+
+static heft_status_t bind_shard(heft_checkpoint_t *checkpoint, shard_t *shard, heft__text_t *text,
+                                heft_error_t *err)
+{
+    for (size_t i = 0; i < shard->header.n_tensors; i++) {
+        const heft__st_tensor_t *t = &shard->header.tensors[i];
+        const char *name = full_name(shard, t->name, text);
+        uint32_t index;
+        heft_status_t status = name != NULL
+                                   ? heft_manifest_find(checkpoint->manifest, name, &index, err)
+                                   : heft__error_nomem(err, 0);
+        if (status != HEFT_OK) {
+            return status;
+        }
+        checkpoint->data[index] = shard->map + shard->header.data_offset + t->begin;
+    }
+    heft__st_header_fini(&shard->header);
+    return HEFT_OK;
 }
 
 static heft_status_t bind_data(opening_t *o)
@@ -362,21 +466,14 @@ static heft_status_t bind_data(opening_t *o)
     if (checkpoint->data == NULL) {
         return heft__error_nomem(o->err, n * sizeof checkpoint->data[0]);
     }
-    for (size_t s = 0; s < checkpoint->n_shards; s++) {
-        shard_t *shard = &checkpoint->shards[s];
-        for (size_t i = 0; i < shard->header.n_tensors; i++) {
-            const heft__st_tensor_t *t = &shard->header.tensors[i];
-            uint32_t index;
-            heft_status_t status =
-                heft_manifest_find(checkpoint->manifest, t->name, &index, o->err);
-            if (status != HEFT_OK) {
-                return status;
-            }
-            checkpoint->data[index] = shard->map + shard->header.data_offset + t->begin;
-        }
-        heft__st_header_fini(&shard->header);
+    heft__text_t text;
+    heft__text_init(&text);
+    heft_status_t status = HEFT_OK;
+    for (size_t s = 0; s < checkpoint->n_shards && status == HEFT_OK; s++) {
+        status = bind_shard(checkpoint, &checkpoint->shards[s], &text, o->err);
     }
-    return HEFT_OK;
+    heft__text_fini(&text);
+    return status;
 }
 
 static heft_status_t open_all(opening_t *o, const char *path, const char *side)
@@ -387,13 +484,10 @@ static heft_status_t open_all(opening_t *o, const char *path, const char *side)
     }
     heft_status_t status;
     if (S_ISDIR(sb.st_mode)) {
-        status = open_folder(o, path);
+        status = open_tree(o, path);
     } else {
         status = reserve_shards(o, 1);
         status = status == HEFT_OK ? open_shard(o, heft__strdup(path)) : status;
-    }
-    if (status == HEFT_OK && o->has_index) {
-        status = check_index(o, path);
     }
     if (status == HEFT_OK) {
         status = build_manifest(o, side);
@@ -412,11 +506,8 @@ heft_status_t heft_checkpoint_open_report(const char *path, const char *side,
     if (checkpoint == NULL) {
         return heft__error_nomem(err, sizeof *checkpoint);
     }
-    opening_t o = { .checkpoint = checkpoint, .report_out = report_out, .err = err };
+    opening_t o = { .checkpoint = checkpoint, .report_out = report_out, .rank = -1, .err = err };
     heft_status_t status = open_all(&o, path, side);
-    if (o.has_index) {
-        heft__st_index_fini(&o.index);
-    }
     if (status != HEFT_OK) {
         heft_checkpoint_close(checkpoint);
         return status;
@@ -446,6 +537,44 @@ void heft_checkpoint_close(heft_checkpoint_t *checkpoint)
     heft__free(checkpoint->data);
     heft__free(checkpoint->shards);
     heft__free(checkpoint);
+}
+
+/* ---- names ---- */
+
+heft_status_t heft_checkpoint_canonicalize(heft_checkpoint_t *checkpoint,
+                                           const heft_name_opts_t *opts, heft_error_t *err)
+{
+    heft_manifest_t *manifest = NULL;
+    heft_status_t status = heft_manifest_canonicalize(checkpoint->manifest, opts, &manifest, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    uint32_t n = heft_manifest_get_n_tensors(manifest);
+    const void **data = heft__calloc((size_t)n + 1, sizeof data[0]);
+    if (data == NULL) {
+        status = heft__error_nomem(err, n * sizeof data[0]);
+    }
+    for (uint32_t i = 0; i < n && status == HEFT_OK; i++) {
+        char *native = NULL;
+        uint32_t index = 0;
+        status =
+            heft_manifest_get_native(manifest, heft__manifest_get(manifest, i)->name, &native, err);
+        if (status == HEFT_OK) {
+            status = heft_manifest_find(checkpoint->manifest, native, &index, err);
+            data[i] = checkpoint->data[index];
+        }
+        heft_string_free(native);
+    }
+    if (status != HEFT_OK) {
+        heft_manifest_destroy(manifest);
+        heft__free(data);
+        return status;
+    }
+    heft_manifest_destroy(checkpoint->manifest);
+    heft__free(checkpoint->data);
+    checkpoint->manifest = manifest;
+    checkpoint->data = data;
+    return HEFT_OK;
 }
 
 /* ---- reading ---- */

@@ -80,6 +80,10 @@ heft_status_t heft__st_index_decode(const char *label, const char *text, size_t 
                                     heft__st_index_t *index_out, heft_error_t *err);
 void heft__st_index_fini(heft__st_index_t *index);
 
+/* The N of the folders rank-N in a folder, ascending, freed by the caller; none: *n_out is 0. */
+heft_status_t heft__find_ranks(const char *dir, uint32_t **ranks_out, size_t *n_out,
+                               heft_error_t *err);
+
 /* Drop the whole pages inside a shared mapping of a file from this process; the file keeps them. */
 void heft__drop_pages(const void *data, int64_t n_bytes);
 

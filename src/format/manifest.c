@@ -6,30 +6,10 @@
  * duplicates; finish sorts by name, after which a search by halves does, so the table is dropped.
  * The digest is SHA-256 over the sorted content (docs/formats/manifest.md).
  */
-#include "format/format.h"
+#include "format/manifest_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct attr {
-    const char *key;
-    const char *value;
-} attr_t;
-
-struct heft_manifest {
-    heft__arena_t arena;
-    const char *side;
-    heft_tensor_info_t *tensors;
-    size_t n_tensors;
-    size_t cap_tensors;
-    attr_t *attrs;
-    size_t n_attrs;
-    size_t cap_attrs;
-    heft__map_t names; /* empty after finish */
-    int64_t n_bytes;
-    bool is_finished;
-    char digest[65];
-};
 
 /* ---- texts ---- */
 
@@ -131,6 +111,8 @@ void heft_manifest_destroy(heft_manifest_t *manifest)
     }
     heft__map_fini(&manifest->names);
     heft__free(manifest->attrs);
+    heft__free(manifest->tensor_attrs);
+    heft__free(manifest->excluded);
     heft__free(manifest->tensors);
     heft__arena_fini(&manifest->arena);
     heft__free(manifest);
@@ -169,7 +151,9 @@ heft_status_t heft_manifest_add(heft_manifest_t *manifest, const char *name, hef
         return heft__error_in_tensor(err, &cause, name);
     }
     int64_t n_bytes;
-    if (!heft__add(manifest->n_bytes, info.n_bytes, &n_bytes)) {
+    int64_t n_elems;
+    if (!heft__add(manifest->n_bytes, info.n_bytes, &n_bytes) ||
+        !heft__add(manifest->n_elems, info.n_elems, &n_elems)) {
         return heft__error_set(err, HEFT_ERR_OVERFLOW,
                                "tensor \"%.140s\": the manifest overflows 2^63 bytes", name);
     }
@@ -201,10 +185,11 @@ heft_status_t heft_manifest_add(heft_manifest_t *manifest, const char *name, hef
     }
     manifest->tensors[manifest->n_tensors++] = info;
     manifest->n_bytes = n_bytes;
+    manifest->n_elems = n_elems;
     return HEFT_OK;
 }
 
-static attr_t *find_attr(const heft_manifest_t *manifest, const char *key)
+static heft__attr_t *find_attr(const heft_manifest_t *manifest, const char *key)
 {
     for (size_t i = 0; i < manifest->n_attrs; i++) {
         if (strcmp(manifest->attrs[i].key, key) == 0) {
@@ -231,7 +216,7 @@ heft_status_t heft_manifest_set_attr(heft_manifest_t *manifest, const char *key,
     if (new_value == NULL) {
         return heft__error_nomem(err, strlen(value) + 1);
     }
-    attr_t *there = find_attr(manifest, key);
+    heft__attr_t *there = find_attr(manifest, key);
     if (there != NULL) {
         there->value = new_value;
         return HEFT_OK;
@@ -239,11 +224,39 @@ heft_status_t heft_manifest_set_attr(heft_manifest_t *manifest, const char *key,
     void *items = manifest->attrs;
     char *new_key = heft__arena_strndup(&manifest->arena, key, strlen(key));
     if (new_key == NULL ||
-        !heft__grow(&items, &manifest->cap_attrs, manifest->n_attrs + 1, sizeof(attr_t))) {
+        !heft__grow(&items, &manifest->cap_attrs, manifest->n_attrs + 1, sizeof(heft__attr_t))) {
         return heft__error_nomem(err, strlen(key) + 1);
     }
     manifest->attrs = items;
-    manifest->attrs[manifest->n_attrs++] = (attr_t){ .key = new_key, .value = new_value };
+    manifest->attrs[manifest->n_attrs++] = (heft__attr_t){ .key = new_key, .value = new_value };
+    return HEFT_OK;
+}
+
+heft_status_t heft_manifest_exclude(heft_manifest_t *manifest, const char *name, const char *reason,
+                                    heft_error_t *err)
+{
+    if (manifest->is_finished) {
+        return heft__error_set(err, HEFT_ERR_STATE, "the manifest is finished");
+    }
+    heft_status_t status = check_name(name, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    if (reason == NULL || reason[0] == '\0' || !heft__text_is_clean(reason)) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "excluded \"%.140s\": a reason on one line is wanted", name);
+    }
+    void *items = manifest->excluded;
+    heft__excluded_t excluded = {
+        .name = heft__arena_strndup(&manifest->arena, name, strlen(name)),
+        .reason = heft__arena_strndup(&manifest->arena, reason, strlen(reason)),
+    };
+    if (excluded.name == NULL || excluded.reason == NULL ||
+        !heft__grow(&items, &manifest->cap_excluded, manifest->n_excluded + 1, sizeof excluded)) {
+        return heft__error_nomem(err, strlen(name) + strlen(reason));
+    }
+    manifest->excluded = items;
+    manifest->excluded[manifest->n_excluded++] = excluded;
     return HEFT_OK;
 }
 
@@ -258,9 +271,38 @@ static int by_name(const void *a, const void *b)
 
 static int by_key(const void *a, const void *b)
 {
-    const attr_t *x = a;
-    const attr_t *y = b;
+    const heft__attr_t *x = a;
+    const heft__attr_t *y = b;
     return strcmp(x->key, y->key);
+}
+
+static int by_excluded_name(const void *a, const void *b)
+{
+    const heft__excluded_t *x = a;
+    const heft__excluded_t *y = b;
+    return strcmp(x->name, y->name);
+}
+
+/* Sections that a manifest need not have; each begins with its own word. */
+static void hash_sections(const heft_manifest_t *manifest, heft__sha256_t *h)
+{
+    if (manifest->n_tensor_attrs > 0) {
+        heft__sha256_update_text(h, "tensor attributes");
+        heft__sha256_update_u64(h, manifest->n_tensor_attrs);
+        for (size_t i = 0; i < manifest->n_tensor_attrs; i++) {
+            heft__sha256_update_text(h, manifest->tensor_attrs[i].tensor);
+            heft__sha256_update_text(h, manifest->tensor_attrs[i].key);
+            heft__sha256_update_text(h, manifest->tensor_attrs[i].value);
+        }
+    }
+    if (manifest->n_excluded > 0) {
+        heft__sha256_update_text(h, "excluded");
+        heft__sha256_update_u64(h, manifest->n_excluded);
+        for (size_t i = 0; i < manifest->n_excluded; i++) {
+            heft__sha256_update_text(h, manifest->excluded[i].name);
+            heft__sha256_update_text(h, manifest->excluded[i].reason);
+        }
+    }
 }
 
 static void compute_digest(heft_manifest_t *manifest)
@@ -284,15 +326,46 @@ static void compute_digest(heft_manifest_t *manifest)
         heft__sha256_update_text(&h, manifest->attrs[i].key);
         heft__sha256_update_text(&h, manifest->attrs[i].value);
     }
+    hash_sections(manifest, &h);
     uint8_t digest[32];
     heft__sha256_final(&h, digest);
     heft__hex(digest, sizeof digest, manifest->digest);
+}
+
+/* A leaf is a weight or is not. */
+static heft_status_t finish_excluded(heft_manifest_t *manifest, heft_error_t *err)
+{
+    heft__excluded_t *excluded = manifest->excluded;
+    if (manifest->n_excluded > 1) {
+        qsort(excluded, manifest->n_excluded, sizeof excluded[0], by_excluded_name);
+    }
+    for (size_t i = 0; i < manifest->n_excluded; i++) {
+        const char *name = excluded[i].name;
+        if (heft__map_get(&manifest->names, name, strlen(name)) != HEFT__MAP_NONE) {
+            return heft__error_set(err, HEFT_ERR_EXISTS, "\"%.140s\" is a tensor and excluded",
+                                   name);
+        }
+        if (i > 0 && strcmp(excluded[i - 1].name, name) == 0) {
+            return heft__error_set(err, HEFT_ERR_EXISTS, "\"%.140s\" is excluded twice", name);
+        }
+    }
+    return HEFT_OK;
 }
 
 heft_status_t heft_manifest_finish(heft_manifest_t *manifest, heft_error_t *err)
 {
     if (manifest->is_finished) {
         return heft__error_set(err, HEFT_ERR_STATE, "the manifest is finished");
+    }
+    heft_status_t status = heft__tensor_attrs_finish(manifest, err);
+    if (status == HEFT_OK) {
+        status = finish_excluded(manifest, err);
+    }
+    if (status == HEFT_OK) {
+        status = heft__manifest_check_names(manifest, err);
+    }
+    if (status != HEFT_OK) {
+        return status;
     }
     bool is_sorted = true; /* often; sorting large entries is slow */
     for (size_t i = 1; i < manifest->n_tensors && is_sorted; i++) {
@@ -327,9 +400,31 @@ int64_t heft_manifest_get_n_bytes(const heft_manifest_t *manifest)
     return manifest->n_bytes;
 }
 
+int64_t heft_manifest_get_n_elems(const heft_manifest_t *manifest)
+{
+    return manifest->n_elems;
+}
+
+uint32_t heft_manifest_get_n_excluded(const heft_manifest_t *manifest)
+{
+    return (uint32_t)manifest->n_excluded;
+}
+
+const char *heft_manifest_get_excluded(const heft_manifest_t *manifest, uint32_t i,
+                                       const char **reason_out)
+{
+    if (i >= manifest->n_excluded) {
+        return NULL;
+    }
+    if (reason_out != NULL) {
+        *reason_out = manifest->excluded[i].reason;
+    }
+    return manifest->excluded[i].name;
+}
+
 const char *heft_manifest_get_attr(const heft_manifest_t *manifest, const char *key)
 {
-    const attr_t *attr = find_attr(manifest, key);
+    const heft__attr_t *attr = find_attr(manifest, key);
     return attr != NULL ? attr->value : NULL;
 }
 

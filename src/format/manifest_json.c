@@ -4,7 +4,7 @@
  * types and duplicates are refused, and counts and digest, where given, must match the content. The
  * writer gives one tensor a line, in name order, so that two manifests can be compared with diff.
  */
-#include "format/format.h"
+#include "format/manifest_impl.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -35,7 +35,33 @@ void heft__text_put_json(heft__text_t *out, const char *text)
     heft__text_put(out, "\"");
 }
 
-static void put_tensor(heft__text_t *out, const heft_tensor_info_t *t, bool is_last)
+/* Keys come sorted, so the members of an object stand together. */
+static void put_tensor_attrs(heft__text_t *out, const heft_manifest_t *manifest, const char *name)
+{
+    size_t n;
+    const heft__tensor_attr_t *attrs = heft__tensor_attrs_of(manifest, name, &n);
+    size_t open = 0; /* length of the object's name that is open, with its dot */
+    for (size_t i = 0; i < n; i++) {
+        const char *dot = strchr(attrs[i].key, '.');
+        size_t object = dot != NULL ? (size_t)(dot - attrs[i].key) + 1 : 0;
+        bool goes_on = open > 0 && strncmp(attrs[i].key, attrs[i - 1].key, open) == 0;
+        heft__text_put(out, open > 0 && !goes_on ? "}, " : ", ");
+        if (!goes_on && object > 0) {
+            heft__text_printf(out, "\"%.*s\": {", (int)object - 1, attrs[i].key);
+        }
+        heft__text_printf(out, "\"%s\": ", attrs[i].key + object);
+        if (heft__tensor_attr_form(attrs[i].key) == ATTR_NUMBER) {
+            heft__text_put(out, attrs[i].value);
+        } else {
+            heft__text_put_json(out, attrs[i].value);
+        }
+        open = object;
+    }
+    heft__text_put(out, open > 0 ? "}" : "");
+}
+
+static void put_tensor(heft__text_t *out, const heft_manifest_t *manifest,
+                       const heft_tensor_info_t *t, bool is_last)
 {
     heft__text_put(out, "    {\"name\": ");
     heft__text_put_json(out, t->name);
@@ -43,7 +69,23 @@ static void put_tensor(heft__text_t *out, const heft_tensor_info_t *t, bool is_l
     for (int k = 0; k < t->shape.rank; k++) {
         heft__text_printf(out, k > 0 ? ", %lld" : "%lld", (long long)t->shape.extent[k]);
     }
-    heft__text_put(out, is_last ? "]}\n" : "]},\n");
+    heft__text_put(out, "]");
+    put_tensor_attrs(out, manifest, t->name);
+    heft__text_put(out, is_last ? "}\n" : "},\n");
+}
+
+static void put_excluded(heft__text_t *out, const heft_manifest_t *manifest)
+{
+    uint32_t n = heft_manifest_get_n_excluded(manifest);
+    heft__text_put(out, n > 0 ? "  \"excluded\": [\n" : "");
+    for (uint32_t i = 0; i < n; i++) {
+        const char *reason = "";
+        heft__text_put(out, "    {\"name\": ");
+        heft__text_put_json(out, heft_manifest_get_excluded(manifest, i, &reason));
+        heft__text_put(out, ", \"reason\": ");
+        heft__text_put_json(out, reason);
+        heft__text_put(out, i + 1 < n ? "},\n" : "}\n  ],\n");
+    }
 }
 
 heft_status_t heft_manifest_encode(const heft_manifest_t *manifest, char **text_out,
@@ -57,10 +99,11 @@ heft_status_t heft_manifest_encode(const heft_manifest_t *manifest, char **text_
     uint32_t n_tensors = heft_manifest_get_n_tensors(manifest);
     heft__text_printf(&out,
                       "{\n  \"heft_manifest\": %d,\n  \"side\": \"%s\",\n"
-                      "  \"digest\": \"%s\",\n  \"n_tensors\": %u,\n  \"n_bytes\": %lld,\n"
-                      "  \"attributes\": {",
+                      "  \"digest\": \"%s\",\n  \"n_tensors\": %u,\n  \"n_elems\": %lld,\n"
+                      "  \"n_bytes\": %lld,\n  \"attributes\": {",
                       (int)FORMAT_VERSION, heft_manifest_get_side(manifest),
                       heft_manifest_get_digest(manifest), n_tensors,
+                      (long long)heft_manifest_get_n_elems(manifest),
                       (long long)heft_manifest_get_n_bytes(manifest));
     uint32_t n_attrs = heft__manifest_get_n_attrs(manifest);
     for (uint32_t i = 0; i < n_attrs; i++) {
@@ -72,9 +115,11 @@ heft_status_t heft_manifest_encode(const heft_manifest_t *manifest, char **text_
         heft__text_put(&out, ": ");
         heft__text_put_json(&out, value);
     }
-    heft__text_put(&out, "},\n  \"tensors\": [\n");
+    heft__text_put(&out, "},\n");
+    put_excluded(&out, manifest);
+    heft__text_put(&out, "  \"tensors\": [\n");
     for (uint32_t i = 0; i < n_tensors; i++) {
-        put_tensor(&out, heft__manifest_get(manifest, i), i + 1 == n_tensors);
+        put_tensor(&out, manifest, heft__manifest_get(manifest, i), i + 1 == n_tensors);
     }
     heft__text_put(&out, "  ]\n}\n");
     char *text = heft__text_take(&out);
@@ -143,10 +188,67 @@ static heft_status_t decode_shape(const json_t *array, const char *where, heft_s
     return HEFT_OK;
 }
 
+/* What the content itself does wrong is wrong with the text. */
+static heft_status_t malformed(heft_status_t status, const heft_error_t *cause, heft_error_t *err)
+{
+    return status == HEFT_ERR_NOMEM
+               ? heft__error_nomem(err, 0)
+               : heft__error_set(err, HEFT_ERR_FORMAT, "manifest: %s", cause->message);
+}
+
+/* One attribute of a tensor: a number or a text, as its key wants it. */
+static heft_status_t decode_tensor_attr(const json_t *value, const char *name, const char *key,
+                                        heft_manifest_t *manifest, heft_error_t *err)
+{
+    char where[160];
+    char number[32];
+    heft__attr_form_t form = heft__tensor_attr_form(key);
+    (void)snprintf(where, sizeof where, "tensor \"%.140s\"", name);
+    if (form == ATTR_NUMBER && !json_is_integer(value)) {
+        return wrong(err, where, key, "an integer");
+    }
+    if (form == ATTR_STRING && !json_is_string(value)) {
+        return wrong(err, where, key, "a string");
+    }
+    (void)snprintf(number, sizeof number, "%lld", (long long)json_integer_value(value));
+    heft_error_t cause = HEFT_ERROR_INIT;
+    heft_status_t status = heft_manifest_set_tensor_attr(
+        manifest, name, key, form == ATTR_STRING ? json_string_value(value) : number, &cause);
+    return status == HEFT_OK ? HEFT_OK : malformed(status, &cause, err);
+}
+
+static heft_status_t decode_tensor_attrs(const json_t *object, const char *name,
+                                         heft_manifest_t *manifest, heft_error_t *err)
+{
+    static const char *const objects[] = { "cut", "fused", "pad", "qkv", "repeat" };
+    const json_t *native = json_object_get(object, "native");
+    heft_status_t status =
+        native != NULL ? decode_tensor_attr(native, name, "native", manifest, err) : HEFT_OK;
+    for (size_t i = 0; i < sizeof objects / sizeof objects[0] && status == HEFT_OK; i++) {
+        json_t *members = json_object_get(object, objects[i]);
+        if (members != NULL && json_object_size(members) == 0) {
+            char where[160];
+            (void)snprintf(where, sizeof where, "tensor \"%.140s\"", name);
+            return wrong(err, where, objects[i], "an object with members");
+        }
+        const char *member;
+        json_t *value;
+        json_object_foreach(members, member, value)
+        {
+            char key[80];
+            (void)snprintf(key, sizeof key, "%s.%.60s", objects[i], member);
+            status =
+                status == HEFT_OK ? decode_tensor_attr(value, name, key, manifest, err) : status;
+        }
+    }
+    return status;
+}
+
 static heft_status_t decode_tensor(const json_t *object, size_t index, heft_manifest_t *manifest,
                                    heft_error_t *err)
 {
-    static const char *const known[] = { "name", "dtype", "shape", NULL };
+    static const char *const known[] = { "name",  "dtype", "shape", "native", "cut",
+                                         "fused", "pad",   "qkv",   "repeat", NULL };
     char where[160];
     (void)snprintf(where, sizeof where, "tensor %zu", index);
     if (!json_is_object(object)) {
@@ -177,10 +279,37 @@ static heft_status_t decode_tensor(const json_t *object, size_t index, heft_mani
     }
     heft_error_t cause = HEFT_ERROR_INIT;
     status = heft_manifest_add(manifest, name, dtype, &shape, &cause);
-    if (status == HEFT_OK || status == HEFT_ERR_NOMEM) {
-        return status == HEFT_OK ? status : heft__error_nomem(err, 0);
+    return status == HEFT_OK ? decode_tensor_attrs(object, name, manifest, err)
+                             : malformed(status, &cause, err);
+}
+
+static heft_status_t decode_excluded(const json_t *array, heft_manifest_t *manifest,
+                                     heft_error_t *err)
+{
+    static const char *const known[] = { "name", "reason", NULL };
+    if (array != NULL && !json_is_array(array)) {
+        return wrong(err, "top level", "excluded", "an array of objects");
     }
-    return heft__error_set(err, HEFT_ERR_FORMAT, "manifest: %s", cause.message);
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        const json_t *object = json_array_get(array, i);
+        char where[32];
+        (void)snprintf(where, sizeof where, "excluded %zu", i);
+        const char *name = json_string_value(json_object_get(object, "name"));
+        const char *reason = json_string_value(json_object_get(object, "reason"));
+        if (name == NULL || reason == NULL) {
+            return wrong(err, where, name == NULL ? "name" : "reason", "a string");
+        }
+        heft_status_t status = check_keys(object, known, where, err);
+        heft_error_t cause = HEFT_ERROR_INIT;
+        if (status != HEFT_OK) {
+            return status;
+        }
+        status = heft_manifest_exclude(manifest, name, reason, &cause);
+        if (status != HEFT_OK) {
+            return malformed(status, &cause, err);
+        }
+    }
+    return HEFT_OK;
 }
 
 static heft_status_t decode_attrs(json_t *object, heft_manifest_t *manifest, heft_error_t *err)
@@ -198,11 +327,8 @@ static heft_status_t decode_attrs(json_t *object, heft_manifest_t *manifest, hef
         heft_error_t cause = HEFT_ERROR_INIT;
         heft_status_t status =
             heft_manifest_set_attr(manifest, key, json_string_value(value), &cause);
-        if (status == HEFT_ERR_NOMEM) {
-            return heft__error_nomem(err, 0);
-        }
         if (status != HEFT_OK) {
-            return heft__error_set(err, HEFT_ERR_FORMAT, "manifest: %s", cause.message);
+            return malformed(status, &cause, err);
         }
     }
     return HEFT_OK;
@@ -216,6 +342,7 @@ static heft_status_t check_claims(const json_t *root, const heft_manifest_t *man
         const char *key;
         long long value;
     } counts[] = { { "n_tensors", heft_manifest_get_n_tensors(manifest) },
+                   { "n_elems", heft_manifest_get_n_elems(manifest) },
                    { "n_bytes", heft_manifest_get_n_bytes(manifest) } };
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
         const json_t *claim = json_object_get(root, counts[i].key);
@@ -249,8 +376,9 @@ static heft_status_t check_claims(const json_t *root, const heft_manifest_t *man
 static heft_status_t decode_head(const json_t *root, heft_manifest_t **manifest_out,
                                  heft_error_t *err)
 {
-    static const char *const known[] = { "heft_manifest", "side",       "digest",  "n_tensors",
-                                         "n_bytes",       "attributes", "tensors", NULL };
+    static const char *const known[] = { "heft_manifest", "side",    "digest",     "n_tensors",
+                                         "n_elems",       "n_bytes", "attributes", "tensors",
+                                         "excluded",      NULL };
     if (!json_is_object(root)) {
         return heft__error_set(err, HEFT_ERR_FORMAT, "manifest: the top level must be an object");
     }
@@ -287,6 +415,7 @@ static heft_status_t decode_root(const json_t *root, heft_manifest_t **manifest_
     }
     const json_t *tensors = json_object_get(root, "tensors");
     size_t n = json_array_size(tensors);
+    manifest->is_strict = true;
     for (size_t i = 0; i < n && status == HEFT_OK; i++) {
         status = decode_tensor(json_array_get(tensors, i), i, manifest, err);
     }
@@ -294,7 +423,12 @@ static heft_status_t decode_root(const json_t *root, heft_manifest_t **manifest_
         status = decode_attrs(json_object_get(root, "attributes"), manifest, err);
     }
     if (status == HEFT_OK) {
-        status = heft_manifest_finish(manifest, err);
+        status = decode_excluded(json_object_get(root, "excluded"), manifest, err);
+    }
+    if (status == HEFT_OK) {
+        heft_error_t cause = HEFT_ERROR_INIT;
+        status = heft_manifest_finish(manifest, &cause);
+        status = status == HEFT_OK ? status : malformed(status, &cause, err);
     }
     if (status == HEFT_OK) {
         status = check_claims(root, manifest, err);

@@ -77,7 +77,7 @@ static int wished_level(void)
             return i;
         }
     }
-    heft__log(HEFT__LOG_WARN, "kernel", "HEFT_CPU=%s is no level; using the best there is", wish);
+    heft__log(HEFT_LOG_WARN, "kernel", "HEFT_CPU=%s is no level; using the best there is", wish);
     return N_LEVELS - 1;
 }
 

@@ -160,9 +160,6 @@ static void add_piece_to_group(heft_plan_t *plan, const heft__plan_rank_t *rank,
     piece->group = plan->group_of[rank->first_slot + piece->param];
     info->n_pieces++;
     heft__sum(&info->n_bytes, heft__piece_count(piece) * heft_dtype_get_unit_bytes(param->dtype));
-    for (uint32_t s = 0; s < piece->n_srcs; s++) {
-        info->is_opaque |= piece->srcs[s].opaque > 0;
-    }
 }
 
 static void add_operations_to_groups(grouper_t *g, heft__plan_rank_t *rank)
@@ -173,7 +170,7 @@ static void add_operations_to_groups(grouper_t *g, heft__plan_rank_t *rank)
             continue;
         }
         op->group = g->group[find(g->parent, g->plan->n_slots + rank->first_opaque + k)];
-        g->plan->groups[op->group].info.is_opaque = 1;
+        g->plan->groups[op->group].info.is_opaque |= !heft__known_claims(op->op);
         for (uint32_t i = 0; i < op->n_inputs; i++) {
             heft_piece_t *pieces = rank->input_pieces + (op->inputs[i].pieces - rank->input_pieces);
             for (uint64_t p = 0; p < op->inputs[i].n_pieces; p++) {

@@ -283,7 +283,7 @@ static heft_status_t add_opaques(heft__proof_t *proof, heft_error_t *err)
         const heft__plan_rank_t *rank = &plan->ranks[r];
         for (uint32_t k = 0; k < rank->n_opaques; k++) {
             const heft_opaque_t *op = &rank->opaques[k];
-            if (op->group == HEFT_GROUP_NONE) {
+            if (op->group == HEFT_GROUP_NONE || heft__known_claims(op->op)) {
                 continue;
             }
             const heft_group_info_t *group = &plan->groups[op->group].info;

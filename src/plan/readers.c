@@ -2,7 +2,8 @@
 /*
  * Who reads which elements of each source: the pieces and checks of parameters, and operations. An
  * operation uses what its inputs read, but ties everything that reads one of its source tensors,
- * since it is delivered those as wholes.
+ * since it is delivered those as wholes; a known kernel, which heft runs itself, ties what its
+ * inputs read.
  */
 #include "plan/plan.h"
 
@@ -75,12 +76,14 @@ static void put_piece(filler_t *f, const heft_piece_t *piece, uint32_t node,
 
 static void put_opaque(filler_t *f, const heft_opaque_t *op, uint32_t node)
 {
+    bool is_known = heft__known_claims(op->op);
     for (uint32_t i = 0; i < op->n_inputs; i++) {
         for (uint64_t p = 0; p < op->inputs[i].n_pieces; p++) {
-            put_piece(f, &op->inputs[i].pieces[p], node, HEFT__READER_INPUT);
+            put_piece(f, &op->inputs[i].pieces[p], node,
+                      is_known ? HEFT__READER_PIECE : HEFT__READER_INPUT);
         }
     }
-    for (uint32_t i = 0; i < op->n_sources; i++) {
+    for (uint32_t i = 0; i < op->n_sources && !is_known; i++) {
         const heft__claim_t claim = { .offset = 0,
                                       .extent = &f->plan->sources[op->sources[i]].n_elems,
                                       .stride = &one,

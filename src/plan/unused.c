@@ -18,8 +18,10 @@ static int32_t first_reader(const heft__proof_t *proof, uint32_t source)
     }
     uint32_t node = UINT32_MAX;
     for (uint64_t i = readers->first[source]; i < readers->first[source + 1]; i++) {
-        if (readers->kinds[i] == HEFT__READER_PIECE && readers->claims[i].owner < node) {
-            node = readers->claims[i].owner;
+        uint32_t owner = readers->claims[i].owner;
+        bool is_param = owner < plan->n_slots; /* and no known kernel */
+        if (readers->kinds[i] == HEFT__READER_PIECE && is_param && owner < node) {
+            node = owner;
         }
     }
     uint32_t r = 0;

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MAX_LIST_BYTES (16u << 20)
+
 const char *heft__value_kind_name(heft__value_kind_t kind)
 {
     switch (kind) {
@@ -21,6 +23,8 @@ const char *heft__value_kind_name(heft__value_kind_t kind)
         return "truth value";
     case VALUE_WORD:
         return "word";
+    case VALUE_LIST:
+        return "list";
     case VALUE_NONE:
     default:
         return "nothing";
@@ -42,6 +46,11 @@ const char *heft__value_text(const heft__value_t *value, char out[64])
     case VALUE_WORD:
         (void)snprintf(out, 64, "\"%.*s\"", (int)(value->word.len < 50 ? value->word.len : 50),
                        value->word.data);
+        break;
+    case VALUE_LIST:
+        (void)snprintf(out, 64, "of %lld values",
+                       value->list != NULL ? (long long)json_array_size(value->list)
+                                           : (long long)value->integer);
         break;
     case VALUE_NONE:
     default:
@@ -113,9 +122,11 @@ void heft_bindings_destroy(heft_bindings_t *bindings)
     for (size_t i = 0; i < bindings->n; i++) {
         heft__free(bindings->items[i].name);
         heft__free(bindings->items[i].text);
+        json_decref(bindings->items[i].list);
     }
     heft__free(bindings->items);
     json_decref(bindings->config);
+    json_decref(bindings->env);
     heft__free(bindings);
 }
 
@@ -129,7 +140,7 @@ const heft__binding_t *heft__bindings_find(const heft_bindings_t *bindings, cons
     return NULL;
 }
 
-static bool is_let_name(const char *name)
+bool heft__is_let_name(const char *name)
 {
     for (size_t i = 0; name[i] != '\0'; i++) {
         char c = name[i];
@@ -145,10 +156,17 @@ static bool is_let_name(const char *name)
 static heft_status_t check_binding(const char *name, const char *text, heft_error_t *err)
 {
     heft__value_t value;
-    if (!is_let_name(name)) {
+    if (!heft__is_let_name(name)) {
         return heft__error_set(err, HEFT_ERR_ARGUMENT, "\"%.60s\" is no name of a let", name);
     }
     size_t n = strlen(text);
+    if (text[0] == '[') {
+        return n <= MAX_LIST_BYTES
+                   ? HEFT_OK
+                   : heft__error_set(err, HEFT_ERR_LIMIT,
+                                     "value of \"%s\": a list of %zu bytes, at most %u", name, n,
+                                     MAX_LIST_BYTES);
+    }
     if (n == 0 || n > 256 || strpbrk(text, "\n\r\"") != NULL) {
         return heft__error_set(err, HEFT_ERR_ARGUMENT,
                                "value of \"%s\": 1 to 256 bytes on one line without quotes wanted",
@@ -161,21 +179,17 @@ static heft_status_t check_binding(const char *name, const char *text, heft_erro
     return HEFT_OK;
 }
 
-heft_status_t heft_bindings_set(heft_bindings_t *bindings, const char *name, const char *value,
-                                heft_error_t *err)
+/* Takes text and list. */
+static heft_status_t put_binding(heft_bindings_t *bindings, const char *name, char *text,
+                                 json_t *list, heft_error_t *err)
 {
-    heft_status_t status = check_binding(name, value, err);
-    if (status != HEFT_OK) {
-        return status;
-    }
-    char *text = heft__strdup(value);
-    if (text == NULL) {
-        return heft__error_nomem(err, strlen(value));
-    }
     for (size_t i = 0; i < bindings->n; i++) {
-        if (strcmp(bindings->items[i].name, name) == 0) {
-            heft__free(bindings->items[i].text);
-            bindings->items[i].text = text;
+        heft__binding_t *item = &bindings->items[i];
+        if (strcmp(item->name, name) == 0) {
+            heft__free(item->text);
+            json_decref(item->list);
+            item->text = text;
+            item->list = list;
             return HEFT_OK;
         }
     }
@@ -185,11 +199,60 @@ heft_status_t heft_bindings_set(heft_bindings_t *bindings, const char *name, con
         !heft__grow(&items, &bindings->cap, bindings->n + 1, sizeof *bindings->items)) {
         heft__free(copy);
         heft__free(text);
+        json_decref(list);
         return heft__error_nomem(err, strlen(name));
     }
     bindings->items = items;
-    bindings->items[bindings->n++] = (heft__binding_t){ .name = copy, .text = text };
+    bindings->items[bindings->n++] = (heft__binding_t){ .name = copy, .text = text, .list = list };
     return HEFT_OK;
+}
+
+heft_status_t heft_bindings_set(heft_bindings_t *bindings, const char *name, const char *value,
+                                heft_error_t *err)
+{
+    json_t *list = NULL;
+    heft_status_t status = check_binding(name, value, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    if (value[0] == '[') {
+        json_error_t error;
+        list = json_loads(value, JSON_REJECT_DUPLICATES, &error);
+        if (list == NULL) {
+            return heft__error_set(err, HEFT_ERR_ARGUMENT, "value of \"%s\": column %d: %s", name,
+                                   error.column, error.text);
+        }
+    }
+    char *text = heft__strdup(value);
+    if (text == NULL) {
+        json_decref(list);
+        return heft__error_nomem(err, strlen(value));
+    }
+    return put_binding(bindings, name, text, list, err);
+}
+
+heft_status_t heft_bindings_load(heft_bindings_t *bindings, const char *name, const char *path,
+                                 heft_error_t *err)
+{
+    heft__text_t text;
+    heft__text_init(&text);
+    heft_status_t status = heft__recipe_read(path, &text, err);
+    if (status == HEFT_OK && memchr(text.data, '\0', text.len) != NULL) {
+        status = heft__error_set(err, HEFT_ERR_FORMAT, "\"%s\" holds a zero byte", path);
+    }
+    if (status == HEFT_OK) {
+        heft_error_t inner = HEFT_ERROR_INIT;
+        while (text.len > 0 && strchr(" \t\r\n", text.data[text.len - 1]) != NULL) {
+            text.data[--text.len] = '\0';
+        }
+        status =
+            heft_bindings_set(bindings, name, text.data + strspn(text.data, " \t\r\n"), &inner);
+        if (status != HEFT_OK) {
+            status = heft__error_set(err, status, "\"%s\": %s", path, inner.message);
+        }
+    }
+    heft__text_fini(&text);
+    return status;
 }
 
 /* ---- configuration ---- */
@@ -240,9 +303,13 @@ heft_status_t heft_bindings_load_config(heft_bindings_t *bindings, const char *p
 /* ---- JSON form ---- */
 
 /* A let's value in the JSON type of its form. */
-static json_t *encode_value(const char *text)
+static json_t *encode_value(const heft__binding_t *binding)
 {
+    const char *text = binding->text;
     heft__value_t value = { 0 };
+    if (binding->list != NULL) {
+        return json_incref(binding->list);
+    }
     (void)heft__value_parse((heft__span_t){ text, strlen(text) }, &value);
     if (value.kind == VALUE_INT) {
         char back[64];
@@ -263,12 +330,15 @@ heft_status_t heft_bindings_encode(const heft_bindings_t *bindings, char **text_
     bool ok = root != NULL && lets != NULL;
     for (size_t i = 0; ok && i < bindings->n; i++) {
         ok = json_object_set_new(lets, bindings->items[i].name,
-                                 encode_value(bindings->items[i].text)) == 0;
+                                 encode_value(&bindings->items[i])) == 0;
     }
     ok = ok && json_object_set(root, "let", lets) == 0;
     if (ok) {
         json_t *config = bindings->config != NULL ? json_incref(bindings->config) : json_object();
         ok = json_object_set_new(root, "config", config) == 0;
+    }
+    if (ok && bindings->env != NULL) {
+        ok = json_object_set(root, "env", bindings->env) == 0;
     }
     size_t flags = JSON_SORT_KEYS | JSON_COMPACT | JSON_REAL_PRECISION(17);
     size_t n = ok ? json_dumpb(root, NULL, 0, flags) : 0;
@@ -286,11 +356,28 @@ heft_status_t heft_bindings_encode(const heft_bindings_t *bindings, char **text_
     return HEFT_OK;
 }
 
+static heft_status_t decode_list(heft_bindings_t *bindings, const char *name, const json_t *value,
+                                 heft_error_t *err)
+{
+    char *text = json_dumps(value, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
+    heft_error_t inner = HEFT_ERROR_INIT;
+    heft_status_t status = text == NULL ? heft__error_nomem(&inner, 0)
+                                        : heft_bindings_set(bindings, name, text, &inner);
+    free(text);
+    if (status == HEFT_ERR_ARGUMENT) {
+        return heft__error_set(err, HEFT_ERR_FORMAT, "bindings: %s", inner.message);
+    }
+    return status == HEFT_OK ? HEFT_OK : heft__error_set(err, status, "%s", inner.message);
+}
+
 static heft_status_t decode_let(heft_bindings_t *bindings, const char *name, const json_t *value,
                                 heft_error_t *err)
 {
     char text[64];
     const char *s = text;
+    if (json_is_array(value)) {
+        return decode_list(bindings, name, value, err);
+    }
     if (json_is_integer(value)) {
         (void)snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
     } else if (json_is_boolean(value)) {
@@ -300,7 +387,8 @@ static heft_status_t decode_let(heft_bindings_t *bindings, const char *name, con
         s = json_string_value(value);
     } else {
         return heft__error_set(err, HEFT_ERR_FORMAT,
-                               "bindings: \"%.60s\" is no integer, truth value or text", name);
+                               "bindings: \"%.60s\" is no integer, truth value, text or list",
+                               name);
     }
     heft_error_t inner = HEFT_ERROR_INIT;
     heft_status_t status = heft_bindings_set(bindings, name, s, &inner);
@@ -310,6 +398,18 @@ static heft_status_t decode_let(heft_bindings_t *bindings, const char *name, con
     return status == HEFT_OK ? HEFT_OK : heft__error_set(err, status, "%s", inner.message);
 }
 
+static heft_status_t decode_lets(heft_bindings_t *bindings, json_t *object, heft_error_t *err)
+{
+    const char *name;
+    json_t *item;
+    heft_status_t status = HEFT_OK;
+    json_object_foreach(object, name, item)
+    {
+        status = status == HEFT_OK ? decode_let(bindings, name, item, err) : status;
+    }
+    return status;
+}
+
 static heft_status_t decode_root(heft_bindings_t *bindings, json_t *root, heft_error_t *err)
 {
     const char *key;
@@ -317,25 +417,23 @@ static heft_status_t decode_root(heft_bindings_t *bindings, json_t *root, heft_e
     json_object_foreach(root, key, value)
     {
         bool is_let = strcmp(key, "let") == 0;
-        if (!is_let && strcmp(key, "config") != 0) {
+        bool is_env = strcmp(key, "env") == 0;
+        if (!is_let && !is_env && strcmp(key, "config") != 0) {
             return heft__error_set(err, HEFT_ERR_FORMAT,
-                                   "bindings: unknown key \"%.60s\"; there are let, config", key);
+                                   "bindings: unknown key \"%.60s\"; there are let, config, env",
+                                   key);
         }
         if (!json_is_object(value)) {
             return heft__error_set(err, HEFT_ERR_FORMAT, "bindings: \"%s\" is no object", key);
         }
-        if (!is_let) {
-            bindings->config = json_incref(value);
-            continue;
+        heft_status_t status = is_env   ? heft__bindings_decode_env(bindings, value, err)
+                               : is_let ? decode_lets(bindings, value, err)
+                                        : HEFT_OK;
+        if (status != HEFT_OK) {
+            return status;
         }
-        const char *name;
-        json_t *item;
-        json_object_foreach(value, name, item)
-        {
-            heft_status_t status = decode_let(bindings, name, item, err);
-            if (status != HEFT_OK) {
-                return status;
-            }
+        if (!is_let && !is_env) {
+            bindings->config = json_incref(value);
         }
     }
     return HEFT_OK;

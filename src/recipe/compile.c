@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define MAX_ROUNDS (1 << 20) /* of the loops of a rule, for one match */
+
 #define FAIL(c, pos, status, ...) \
     heft__recipe_error((c)->recipe, (pos), (status), (c)->err, __VA_ARGS__)
 
@@ -249,8 +251,9 @@ static heft_status_t find_sources(heft__compile_t *c, const heft__rule_t *rule,
     return HEFT_OK;
 }
 
-/* One source that the rule's pattern matches; *taken_out: `when` did not turn it away. */
-static heft_status_t compile_match(heft__compile_t *c, const heft__rule_t *rule,
+/* One source that the rule's pattern matches, and one round of its loops; *taken_out: `when` did
+ * not turn it away. */
+static heft_status_t compile_round(heft__compile_t *c, const heft__rule_t *rule,
                                    heft__name_t *source, bool *taken_out)
 {
     heft__name_t *sources[HEFT__MAX_PARTS] = { source };
@@ -280,9 +283,53 @@ static heft_status_t compile_match(heft__compile_t *c, const heft__rule_t *rule,
     return status;
 }
 
-static heft_status_t matches_nothing(const heft__compile_t *c, const heft__rule_t *rule)
+/* How often the loops of a rule go round for one match, and how far each goes. */
+static heft_status_t count_rounds(heft__compile_t *c, const heft__rule_t *rule, int64_t *extent_out,
+                                  int64_t *n_out)
+{
+    *n_out = 1;
+    for (uint32_t i = 0; i < rule->n_loops; i++) {
+        const heft__loop_t *loop = &rule->loops[i];
+        heft_status_t status = heft__eval_int(&c->env, loop->size, &extent_out[i], c->err);
+        if (status != HEFT_OK) {
+            return status;
+        }
+        if (extent_out[i] < 1 || !heft__mul(*n_out, extent_out[i], n_out) || *n_out > MAX_ROUNDS) {
+            return FAIL(c, loop->pos, HEFT_ERR_ARGUMENT, "`for %s:%lld`: 1 to %d rounds wanted",
+                        loop->name, (long long)extent_out[i], MAX_ROUNDS);
+        }
+        c->loop_index[i] = 0;
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t compile_match(heft__compile_t *c, const heft__rule_t *rule,
+                                   heft__name_t *source, uint32_t *n_taken)
+{
+    int64_t extent[HEFT__MAX_PARTS];
+    int64_t n = 0;
+    heft_status_t status = count_rounds(c, rule, extent, &n);
+    for (; n > 0 && status == HEFT_OK; n--) {
+        bool is_taken = false;
+        status = compile_round(c, rule, source, &is_taken);
+        *n_taken += is_taken ? 1 : 0;
+        for (uint32_t i = rule->n_loops; i > 0 && ++c->loop_index[i - 1] == extent[i - 1]; i--) {
+            c->loop_index[i - 1] = 0;
+        }
+    }
+    return status;
+}
+
+static heft_status_t matches_nothing(const heft__compile_t *c, const heft__rule_t *rule,
+                                     uint32_t n_matched)
 {
     const char *text = rule->sources[0].pattern.text;
+    if (n_matched > 0) {
+        return FAIL(c, rule->pos, HEFT_ERR_NAME,
+                    "\"%s\" matches %u source tensors, and `when` turns away all of them (mark the "
+                    "rule `optional` if that may be)",
+                    text, (unsigned)n_matched);
+    }
     const char *nearest = heft__names_nearest(&c->names, text, true);
     return FAIL(c, rule->pos, HEFT_ERR_NAME,
                 "\"%s\" matches none of %u source tensors%s%s%s (mark the rule `optional` if that "
@@ -291,8 +338,9 @@ static heft_status_t matches_nothing(const heft__compile_t *c, const heft__rule_
                 nearest != NULL ? nearest : "", nearest != NULL ? "\"" : "");
 }
 
-/* The rule over all source names; *n_out: matches that `when` did not turn away. */
-static heft_status_t compile_matches(heft__compile_t *c, const heft__rule_t *rule, uint32_t *n_out)
+/* The rule over all source names: how many match, and how many rounds `when` did not turn away. */
+static heft_status_t compile_matches(heft__compile_t *c, const heft__rule_t *rule,
+                                     uint32_t *n_matched_out, uint32_t *n_taken_out)
 {
     const heft__pattern_t *pattern = &rule->sources[0].pattern;
     const heft__tail_key_t tail = heft__pattern_tail_key(pattern);
@@ -305,14 +353,13 @@ static heft_status_t compile_matches(heft__compile_t *c, const heft__rule_t *rul
         }
         heft_status_t status = has_slots ? HEFT_OK : eval_slots(c, rule, false);
         has_slots = true;
-        bool is_taken = false;
+        (*n_matched_out)++;
         if (status == HEFT_OK) {
-            status = compile_match(c, rule, source, &is_taken);
+            status = compile_match(c, rule, source, n_taken_out);
         }
         if (status != HEFT_OK) {
             return status;
         }
-        *n_out += is_taken ? 1 : 0;
     }
     return HEFT_OK;
 }
@@ -320,6 +367,7 @@ static heft_status_t compile_matches(heft__compile_t *c, const heft__rule_t *rul
 heft_status_t heft__compile_rule(heft__compile_t *c, const heft__rule_t *rule)
 {
     bool is_on = true;
+    uint32_t n_matched = 0;
     uint32_t n_taken = 0;
     heft_status_t status = HEFT_OK;
     if (rule->when != NULL && !rule->when_per_match) {
@@ -328,9 +376,9 @@ heft_status_t heft__compile_rule(heft__compile_t *c, const heft__rule_t *rule)
     if (status != HEFT_OK || !is_on) {
         return status;
     }
-    status = compile_matches(c, rule, &n_taken);
+    status = compile_matches(c, rule, &n_matched, &n_taken);
     if (status == HEFT_OK && n_taken == 0 && !rule->is_optional) {
-        return matches_nothing(c, rule);
+        return matches_nothing(c, rule, n_matched);
     }
     return status;
 }
@@ -388,6 +436,7 @@ static heft_status_t run(heft__compile_t *c, uint32_t rank, const heft_manifest_
     c->env.rank = rank;
     c->env.captures = c->captures;
     c->env.axis_index = c->axis_index;
+    c->env.loop_index = c->loop_index;
     if (status == HEFT_OK) {
         status = heft__env_run(&c->env, false, c->err);
     }

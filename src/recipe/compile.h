@@ -6,8 +6,6 @@
 #ifndef HEFT_RECIPE_COMPILE_H
 #define HEFT_RECIPE_COMPILE_H
 
-#include <jansson.h>
-
 #include "recipe/syntax.h"
 
 /* ---- values ---- */
@@ -17,17 +15,18 @@ typedef enum heft__value_kind {
     VALUE_INT,
     VALUE_REAL,
     VALUE_BOOL,
-    VALUE_WORD
+    VALUE_WORD,
+    VALUE_LIST
 } heft__value_kind_t;
 
 typedef struct heft__value {
     heft__value_kind_t kind;
-    int64_t integer; /* INT, BOOL */
+    int64_t integer; /* INT, BOOL; LIST without `list`: 0, 1, .. up to here */
     double real;
-    heft__span_t word; /* borrowed */
+    heft__span_t word;  /* borrowed */
+    const json_t *list; /* borrowed: of the configuration, a binding or the recipe */
 } heft__value_t;
 
-/* "integer", "number", "true or false", "word" */
 const char *heft__value_kind_name(heft__value_kind_t kind);
 /* How a value reads in a message; out holds 64. */
 const char *heft__value_text(const heft__value_t *value, char out[64]);
@@ -39,13 +38,21 @@ bool heft__value_parse(heft__span_t text, heft__value_t *value_out);
 typedef struct heft__binding {
     char *name;
     char *text;
+    json_t *list; /* what the text says, where it is a list */
 } heft__binding_t;
 
 struct heft_bindings {
     heft__binding_t *items;
     size_t n, cap;
     json_t *config; /* an object, or NULL */
+    json_t *env;    /* variables of the environment: an object of texts, or NULL */
 };
+
+bool heft__is_let_name(const char *name);
+/* The value of a variable of the environment as bound, or NULL. */
+const char *heft__bindings_get_env(const heft_bindings_t *bindings, const char *name);
+heft_status_t heft__bindings_decode_env(heft_bindings_t *bindings, json_t *object,
+                                        heft_error_t *err);
 
 /* A whole text file of at most 64 MiB. HEFT_ERR_IO, HEFT_ERR_NOT_FOUND, HEFT_ERR_LIMIT. */
 heft_status_t heft__recipe_read(const char *path, heft__text_t *text, heft_error_t *err);
@@ -101,6 +108,7 @@ typedef struct heft__env {
     int64_t n_ranks;
     const heft__span_t *captures;
     const int64_t *axis_index;
+    const int64_t *loop_index;
 } heft__env_t;
 
 heft_status_t heft__eval(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *value_out,
@@ -111,6 +119,22 @@ heft_status_t heft__eval_bool(const heft__env_t *env, const heft__expr_t *expr, 
                               heft_error_t *err);
 heft_status_t heft__eval_real(const heft__env_t *env, const heft__expr_t *expr, double *out,
                               heft_error_t *err);
+/* The value of JSON; false for null, and for objects. */
+bool heft__value_of_json(const json_t *json, heft__value_t *out);
+/* left[right], and the functions of lists. */
+/* A key of configuration, destination or environment; VALUE_NONE where it is absent. */
+heft_status_t heft__eval_key(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
+                             heft_error_t *err);
+/* padded_size, kv_repeat, rollout_tp */
+heft_status_t heft__eval_size_call(const heft__env_t *env, const heft__expr_t *expr,
+                                   heft__value_t *out, heft_error_t *err);
+heft_status_t heft__eval_index(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
+                               heft_error_t *err);
+heft_status_t heft__eval_list_call(const heft__env_t *env, const heft__expr_t *expr,
+                                   heft__value_t *out, heft_error_t *err);
+/* "WANTED wanted, got the KIND VALUE" */
+heft_status_t heft__wrong_kind(const heft__env_t *env, const heft__expr_t *expr, const char *wanted,
+                               const heft__value_t *got, heft_error_t *err);
 /* Run the let, ranks and require steps. Stops before the rank is bound with until_ranks.
  * env->lets is allocated by init and freed by fini. */
 heft_status_t heft__env_init(heft__env_t *env, const heft_recipe_t *recipe,
@@ -193,6 +217,7 @@ typedef struct heft__compile {
     bool *except_on;     /* which entries of `except` hold */
     heft__span_t captures[HEFT__MAX_CAPTURES];
     int64_t axis_index[HEFT__MAX_AXES];
+    int64_t loop_index[HEFT__MAX_PARTS];
     int64_t slots[HEFT__MAX_SLOTS];
     heft_error_t *err;
 } heft__compile_t;

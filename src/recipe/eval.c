@@ -34,8 +34,8 @@ static bool is_number(const heft__value_t *value)
     return value->kind == VALUE_INT || value->kind == VALUE_REAL;
 }
 
-static heft_status_t wrong_kind(const heft__env_t *env, const heft__expr_t *expr,
-                                const char *wanted, const heft__value_t *got, heft_error_t *err)
+heft_status_t heft__wrong_kind(const heft__env_t *env, const heft__expr_t *expr, const char *wanted,
+                               const heft__value_t *got, heft_error_t *err)
 {
     char text[64];
     return FAIL(env, expr, HEFT_ERR_ARGUMENT, "%s wanted, got the %s %s", wanted,
@@ -44,7 +44,7 @@ static heft_status_t wrong_kind(const heft__env_t *env, const heft__expr_t *expr
 
 /* ---- configuration and destination ---- */
 
-static bool value_of_json(const json_t *json, heft__value_t *out)
+bool heft__value_of_json(const json_t *json, heft__value_t *out)
 {
     if (json_is_integer(json)) {
         *out = int_value(json_integer_value(json));
@@ -55,6 +55,8 @@ static bool value_of_json(const json_t *json, heft__value_t *out)
     } else if (json_is_string(json)) {
         *out = (heft__value_t){ .kind = VALUE_WORD,
                                 .word = { json_string_value(json), json_string_length(json) } };
+    } else if (json_is_array(json)) {
+        *out = (heft__value_t){ .kind = VALUE_LIST, .list = json };
     } else {
         return false;
     }
@@ -106,9 +108,9 @@ static heft_status_t get_config(const heft__env_t *env, const heft__expr_t *expr
         }
         path += len + 1;
     }
-    if (at != NULL && !value_of_json(at, out)) {
-        return FAIL(env, expr, HEFT_ERR_ARGUMENT, "config.%s is %s, not a single value", expr->text,
-                    json_is_array(at) ? "a list" : "an object");
+    if (at != NULL && !heft__value_of_json(at, out)) {
+        return FAIL(env, expr, HEFT_ERR_ARGUMENT, "config.%s is an object, not a value",
+                    expr->text);
     }
     return HEFT_OK;
 }
@@ -131,14 +133,23 @@ static heft_status_t get_dest(const heft__env_t *env, const heft__expr_t *expr, 
     return HEFT_OK;
 }
 
-static heft_status_t get_key(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
-                             bool is_default_given, heft_error_t *err)
+static heft_status_t get_env(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
+                             heft_error_t *err)
 {
-    const char *nearest = NULL;
-    heft_status_t status = expr->kind == EXPR_CONFIG ? get_config(env, expr, out, &nearest, err)
-                                                     : get_dest(env, expr, out, err);
-    if (status != HEFT_OK || out->kind != VALUE_NONE || is_default_given) {
-        return status;
+    *out = (heft__value_t){ .kind = VALUE_NONE };
+    const char *text = heft__bindings_get_env(env->bindings, expr->text);
+    if (text != NULL && !heft__value_parse((heft__span_t){ text, strlen(text) }, out)) {
+        return FAIL(env, expr, HEFT_ERR_ARGUMENT, "the environment's %s is %s, beyond 64 bits",
+                    expr->text, text);
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t no_key(const heft__env_t *env, const heft__expr_t *expr, const char *nearest,
+                            heft_error_t *err)
+{
+    if (expr->kind == EXPR_ENV) {
+        return FAIL(env, expr, HEFT_ERR_ARGUMENT, "the environment's %s is not set", expr->text);
     }
     if (expr->kind == EXPR_CONFIG && (env->bindings == NULL || env->bindings->config == NULL)) {
         return FAIL(env, expr, HEFT_ERR_ARGUMENT,
@@ -149,17 +160,41 @@ static heft_status_t get_key(const heft__env_t *env, const heft__expr_t *expr, h
                 nearest != NULL ? "; the nearest key is " : "", nearest != NULL ? nearest : "");
 }
 
+static heft_status_t get_key(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
+                             bool may_be_absent, heft_error_t *err)
+{
+    const char *nearest = NULL;
+    heft_status_t status = expr->kind == EXPR_CONFIG ? get_config(env, expr, out, &nearest, err)
+                           : expr->kind == EXPR_ENV  ? get_env(env, expr, out, err)
+                                                     : get_dest(env, expr, out, err);
+    return status != HEFT_OK || out->kind != VALUE_NONE || may_be_absent
+               ? status
+               : no_key(env, expr, nearest, err);
+}
+
+heft_status_t heft__eval_key(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
+                             heft_error_t *err)
+{
+    return get_key(env, expr, out, true, err);
+}
+
 /* ---- operators ---- */
 
 static heft_status_t eval_logic(const heft__env_t *env, const heft__expr_t *expr,
                                 heft__value_t *out, heft_error_t *err)
 {
-    bool is_key = expr->left->kind == EXPR_CONFIG || expr->left->kind == EXPR_DEST;
-    if (expr->op == OP_OR && is_key && !expr->left->is_closed) {
-        heft_status_t status = get_key(env, expr->left, out, true, err);
-        return status != HEFT_OK || out->kind != VALUE_NONE
-                   ? status
-                   : heft__eval(env, expr->right, out, err);
+    const heft__expr_t *key = expr->left; /* config.KEY, perhaps with indices behind it */
+    while (key->kind == EXPR_INDEX && !key->is_closed) {
+        key = key->left;
+    }
+    bool is_key = heft__expr_is_key(key);
+    if (expr->op == OP_OR && is_key && !key->is_closed) {
+        heft_status_t status = get_key(env, key, out, true, err);
+        if (status == HEFT_OK && out->kind == VALUE_NONE) {
+            return heft__eval(env, expr->right, out, err);
+        }
+        return status != HEFT_OK || key == expr->left ? status
+                                                      : heft__eval(env, expr->left, out, err);
     }
     bool left = false;
     heft_status_t status = heft__eval_bool(env, expr->left, &left, err);
@@ -187,6 +222,8 @@ static heft_status_t compare_equal(const heft__env_t *env, const heft__expr_t *e
     } else if (a->kind != b->kind) {
         return FAIL(env, expr, HEFT_ERR_ARGUMENT, "a %s is compared with a %s",
                     heft__value_kind_name(a->kind), heft__value_kind_name(b->kind));
+    } else if (a->kind == VALUE_LIST) {
+        return heft__wrong_kind(env, expr, "a value that can be compared", a, err);
     } else if (a->kind == VALUE_WORD) {
         equal = a->word.len == b->word.len && memcmp(a->word.data, b->word.data, a->word.len) == 0;
     } else {
@@ -283,7 +320,7 @@ static heft_status_t eval_arithmetic(const heft__env_t *env, const heft__expr_t 
     char left[64];
     char right[64];
     if (!is_number(a) || !is_number(b)) {
-        return wrong_kind(env, expr, "a number", is_number(a) ? b : a, err);
+        return heft__wrong_kind(env, expr, "a number", is_number(a) ? b : a, err);
     }
     if (expr->op >= OP_LT && expr->op <= OP_GE) {
         *out = bool_value(compare_order(expr->op, a, b));
@@ -345,7 +382,7 @@ static heft_status_t eval_unary(const heft__env_t *env, const heft__expr_t *expr
         return HEFT_OK;
     }
     if (value.kind != VALUE_INT) {
-        return wrong_kind(env, expr, "a number", &value, err);
+        return heft__wrong_kind(env, expr, "a number", &value, err);
     }
     *out = int_value(0);
     return heft__sub(0, value.integer, &out->integer)
@@ -376,6 +413,12 @@ static heft_status_t eval_call(const heft__env_t *env, const heft__expr_t *expr,
 {
     if (expr->op == OP_HAS || expr->op == OP_COUNT) {
         return eval_names(env, expr, out, err);
+    }
+    if (expr->op >= OP_PADDED_SIZE && expr->op <= OP_ROLLOUT_TP) {
+        return heft__eval_size_call(env, expr, out, err);
+    }
+    if (expr->op >= OP_LEN) {
+        return heft__eval_list_call(env, expr, out, err);
     }
     if (expr->op != OP_SQRT) {
         return eval_binary(env, expr, out, err);
@@ -431,11 +474,20 @@ heft_status_t heft__eval(const heft__env_t *env, const heft__expr_t *expr, heft_
         return HEFT_OK;
     case EXPR_CAPTURE:
         return eval_capture(env, expr, value_out, err);
+    case EXPR_LOOP:
+        *value_out = int_value(env->loop_index[expr->index]);
+        return HEFT_OK;
+    case EXPR_LIST:
+        *value_out = (heft__value_t){ .kind = VALUE_LIST, .list = expr->list };
+        return HEFT_OK;
+    case EXPR_INDEX:
+        return heft__eval_index(env, expr, value_out, err);
     case EXPR_AXIS:
         *value_out = int_value(env->axis_index[expr->index]);
         return HEFT_OK;
     case EXPR_CONFIG:
     case EXPR_DEST:
+    case EXPR_ENV:
         return get_key(env, expr, value_out, false, err);
     case EXPR_UNARY:
         return eval_unary(env, expr, value_out, err);
@@ -455,7 +507,7 @@ heft_status_t heft__eval_int(const heft__env_t *env, const heft__expr_t *expr, i
     heft__value_t value = { 0 };
     heft_status_t status = heft__eval(env, expr, &value, err);
     if (status == HEFT_OK && value.kind != VALUE_INT) {
-        return wrong_kind(env, expr, "an integer", &value, err);
+        return heft__wrong_kind(env, expr, "an integer", &value, err);
     }
     *out = value.integer;
     return status;
@@ -467,7 +519,7 @@ heft_status_t heft__eval_bool(const heft__env_t *env, const heft__expr_t *expr, 
     heft__value_t value = { 0 };
     heft_status_t status = heft__eval(env, expr, &value, err);
     if (status == HEFT_OK && value.kind != VALUE_BOOL) {
-        return wrong_kind(env, expr, "true or false", &value, err);
+        return heft__wrong_kind(env, expr, "true or false", &value, err);
     }
     *out = value.integer != 0;
     return status;
@@ -479,7 +531,7 @@ heft_status_t heft__eval_real(const heft__env_t *env, const heft__expr_t *expr, 
     heft__value_t value = { 0 };
     heft_status_t status = heft__eval(env, expr, &value, err);
     if (status == HEFT_OK && !is_number(&value)) {
-        return wrong_kind(env, expr, "a number", &value, err);
+        return heft__wrong_kind(env, expr, "a number", &value, err);
     }
     *out = status == HEFT_OK ? real_of(&value) : 0;
     return status;

@@ -4,7 +4,7 @@
  *
  * Newlines become tokens only where they end a statement: not inside brackets, not after a token
  * that wants more (a comma, an arrow, an operator), not before a word that continues a rule
- * (`where`, `when`, `by`, `->`, ...). The parser therefore never looks at lines.
+ * (`where`, `for`, `when`, `->`, ...). The parser therefore never looks at lines.
  */
 #include "recipe/syntax.h"
 
@@ -56,7 +56,7 @@ static bool wants_more(const heft__token_t *token)
 /* Does a line that begins with this token continue the line before? */
 static bool continues(const heft__token_t *token)
 {
-    static const char *const words[] = { "where", "when", "by", "in", "because", "except" };
+    static const char *const words[] = { "where", "for", "when", "by", "in", "because", "except" };
     if (token->kind == TOKEN_ARROW || token->kind == TOKEN_COMMA) {
         return true;
     }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Expressions and axes.
+ * Expressions, and what all parsers share.
  *
  * Precedence, loosest first: or, and, not, comparison, + -, * / %, unary minus. `or` directly
  * after config.KEY or dest.KEY is the default for an absent key; elsewhere it is the logical or.
  */
 #include "recipe/syntax.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- helpers of all parsers ---- */
@@ -64,7 +65,7 @@ char *heft__parse_dup(heft__parser_t *p, heft__span_t text)
     return copy;
 }
 
-static heft_status_t enter(heft__parser_t *p)
+heft_status_t heft__parse_enter(heft__parser_t *p)
 {
     if (p->depth >= HEFT__MAX_DEPTH) {
         return heft__recipe_error(p->recipe, p->at->pos, HEFT_ERR_SYNTAX, p->err,
@@ -93,7 +94,7 @@ static heft_status_t new_expr(heft__parser_t *p, heft__expr_kind_t kind, heft__e
 static heft_status_t parse_binary(heft__parser_t *p, int level, heft__expr_t **out);
 
 /* The tree is walked recursively, so its height is bounded. */
-static heft_status_t set_height(heft__parser_t *p, heft__expr_t *expr)
+heft_status_t heft__parse_set_height(heft__parser_t *p, heft__expr_t *expr)
 {
     uint32_t left = expr->left != NULL ? expr->left->height : 0;
     uint32_t right = expr->right != NULL ? expr->right->height : 0;
@@ -134,10 +135,63 @@ static const struct {
     heft__op_t op;
     uint32_t n_args;
 } functions[] = {
-    { "min", OP_MIN, 2 },     { "max", OP_MAX, 2 },           { "ceil_div", OP_CEIL_DIV, 2 },
-    { "sqrt", OP_SQRT, 1 },   { "round_up", OP_ROUND_UP, 2 }, { "has", OP_HAS, 1 },
+    { "min", OP_MIN, 2 },
+    { "max", OP_MAX, 2 },
+    { "ceil_div", OP_CEIL_DIV, 2 },
+    { "sqrt", OP_SQRT, 1 },
+    { "round_up", OP_ROUND_UP, 2 },
+    { "has", OP_HAS, 1 },
     { "count", OP_COUNT, 1 },
+    { "len", OP_LEN, 1 },
+    { "contains", OP_CONTAINS, 2 },
+    { "index", OP_INDEX, 2 },
+    { "range", OP_RANGE, 1 },
+    { "padded_size", OP_PADDED_SIZE, 3 },
+    { "kv_repeat", OP_KV_REPEAT, 2 },
+    { "rollout_tp", OP_ROLLOUT_TP, 2 },
 };
+
+bool heft__parse_has_function(const char *name)
+{
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
+        if (strcmp(functions[i].name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static heft_status_t no_function(heft__parser_t *p, const heft__token_t *name)
+{
+    char known[160];
+    size_t at = 0;
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0] && at < sizeof known; i++) {
+        int n =
+            snprintf(known + at, sizeof known - at, "%s%s", i > 0 ? ", " : "", functions[i].name);
+        at += n > 0 ? (size_t)n : 0;
+    }
+    return heft__recipe_error(
+        p->recipe, name->pos, HEFT_ERR_SYNTAX, p->err, "no function \"%.*s\": there are %s",
+        (int)(name->text.len < 40 ? name->text.len : 40), name->text.data, known);
+}
+
+/* The second argument, which is there, and a third become a pair. */
+static heft_status_t parse_third(heft__parser_t *p, heft__expr_t *expr)
+{
+    heft__expr_t *pair = NULL;
+    heft_status_t status = new_expr(p, EXPR_CALL, &pair);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    pair->op = OP_PAIR;
+    pair->left = expr->right;
+    expr->right = pair;
+    status = heft__parse_token(p, TOKEN_COMMA, "`,` and a third argument");
+    if (status == HEFT_OK) {
+        status = parse_binary(p, 0, &pair->right);
+    }
+    return status == HEFT_OK ? heft__parse_set_height(p, pair) : status;
+}
 
 static heft_status_t parse_call(heft__parser_t *p, heft__expr_t *expr)
 {
@@ -150,24 +204,46 @@ static heft_status_t parse_call(heft__parser_t *p, heft__expr_t *expr)
         }
     }
     if (expr->op == OP_NONE) {
-        return heft__recipe_error(p->recipe, name->pos, HEFT_ERR_SYNTAX, p->err,
-                                  "no function \"%.*s\": there are min, max, ceil_div, round_up, "
-                                  "sqrt, has, count",
-                                  (int)name->text.len, name->text.data);
+        return no_function(p, name);
     }
     expr->kind = EXPR_CALL;
     p->at += 2;
     heft_status_t status = parse_binary(p, 0, &expr->left);
-    if (status == HEFT_OK && n_args == 2) {
+    if (status == HEFT_OK && n_args > 1) {
         status = heft__parse_token(p, TOKEN_COMMA, "`,` and a second argument");
         if (status == HEFT_OK) {
             status = parse_binary(p, 0, &expr->right);
         }
     }
+    if (status == HEFT_OK && n_args > 2) {
+        status = parse_third(p, expr);
+    }
     if (status == HEFT_OK) {
         status = heft__parse_token(p, TOKEN_RPAREN, "`)`");
     }
-    return status == HEFT_OK ? set_height(p, expr) : status;
+    return status == HEFT_OK ? heft__parse_set_height(p, expr) : status;
+}
+
+/* env.NAME; the recipe keeps a list of the variables that it reads. */
+static heft_status_t parse_variable(heft__parser_t *p, heft__expr_t *expr)
+{
+    heft_recipe_t *recipe = p->recipe;
+    void *items = recipe->variables;
+    heft_status_t status = parse_path(p, expr);
+    expr->kind = EXPR_ENV;
+    if (status != HEFT_OK) {
+        return status;
+    }
+    if (strchr(expr->text, '.') != NULL) {
+        return heft__recipe_error(recipe, expr->pos, HEFT_ERR_SYNTAX, p->err,
+                                  "env.%s: a variable of the environment is one name", expr->text);
+    }
+    if (!heft__grow(&items, &recipe->cap_variables, recipe->n_variables + 1, sizeof(char *))) {
+        return heft__parse_nomem(p);
+    }
+    recipe->variables = items;
+    recipe->variables[recipe->n_variables++] = expr->text;
+    return HEFT_OK;
 }
 
 static heft_status_t parse_word(heft__parser_t *p, heft__expr_t *expr)
@@ -183,6 +259,9 @@ static heft_status_t parse_word(heft__parser_t *p, heft__expr_t *expr)
         expr->kind = is_config ? EXPR_CONFIG : EXPR_DEST;
         return parse_path(p, expr);
     }
+    if (heft__parse_is_word(p, "env") && p->at[1].kind == TOKEN_DOT) {
+        return parse_variable(p, expr);
+    }
     if (p->at[1].kind == TOKEN_LPAREN) {
         return parse_call(p, expr);
     }
@@ -192,16 +271,94 @@ static heft_status_t parse_word(heft__parser_t *p, heft__expr_t *expr)
     return expr->text == NULL ? HEFT_ERR_NOMEM : HEFT_OK;
 }
 
-static heft_status_t parse_primary(heft__parser_t *p, heft__expr_t **out)
+/* One value of a list, which must stand there: a number, a word, a truth value, another list. */
+static heft_status_t parse_item(heft__parser_t *p, json_t *list);
+
+/* The items of a list, behind its bracket. */
+static heft_status_t parse_items(heft__parser_t *p, json_t *list)
+{
+    heft_status_t status = heft__parse_enter(p);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    bool is_empty = heft__parse_accept(p, TOKEN_RBRACKET);
+    do {
+        status = is_empty ? HEFT_OK : parse_item(p, list);
+    } while (status == HEFT_OK && !is_empty && heft__parse_accept(p, TOKEN_COMMA));
+    p->depth--;
+    return status != HEFT_OK || is_empty ? status
+                                         : heft__parse_token(p, TOKEN_RBRACKET, "`,` or `]`");
+}
+
+static heft_status_t parse_item(heft__parser_t *p, json_t *list)
+{
+    bool is_minus = heft__parse_accept(p, TOKEN_MINUS);
+    bool is_number = p->at->kind == TOKEN_INT || p->at->kind == TOKEN_REAL;
+    bool is_true = heft__parse_is_word(p, "true");
+    json_t *item = NULL;
+    if (is_minus && !is_number) {
+        return heft__parse_expected(p, "a number");
+    }
+    if (heft__parse_accept(p, TOKEN_LBRACKET)) {
+        item = json_array();
+        if (item == NULL || json_array_append_new(list, item) != 0) {
+            return heft__parse_nomem(p);
+        }
+        return parse_items(p, item); /* borrowed from the list, which the recipe owns */
+    }
+    if (p->at->kind == TOKEN_INT) {
+        item = json_integer(is_minus ? -p->at->integer : p->at->integer);
+    } else if (p->at->kind == TOKEN_REAL) {
+        item = json_real(is_minus ? -p->at->real : p->at->real);
+    } else if (p->at->kind == TOKEN_STRING) {
+        item = json_stringn_nocheck(p->at->text.data, p->at->text.len);
+    } else if (is_true || heft__parse_is_word(p, "false")) {
+        item = json_boolean(is_true);
+    } else {
+        return heft__parse_expected(p, "a number, a word in quotes, true, false or a list");
+    }
+    p->at++;
+    return item != NULL && json_array_append_new(list, item) == 0 ? HEFT_OK : heft__parse_nomem(p);
+}
+
+static heft_status_t parse_list(heft__parser_t *p, heft__expr_t *expr)
+{
+    heft_recipe_t *recipe = p->recipe;
+    expr->kind = EXPR_LIST;
+    expr->list = json_array();
+    if (recipe->lists == NULL) {
+        recipe->lists = json_array();
+    }
+    if (expr->list == NULL || recipe->lists == NULL ||
+        json_array_append_new(recipe->lists, expr->list) != 0) {
+        return heft__parse_nomem(p);
+    }
+    p->at++;
+    return parse_items(p, expr->list);
+}
+
+/* Is this config.KEY or dest.KEY, perhaps with indices behind it? */
+static bool is_key(const heft__expr_t *expr)
+{
+    while (expr->kind == EXPR_INDEX) {
+        expr = expr->left;
+    }
+    return heft__expr_is_key(expr);
+}
+
+static heft_status_t parse_value(heft__parser_t *p, heft__expr_t **out)
 {
     heft__expr_t *expr = NULL;
     heft_status_t status;
     if (heft__parse_accept(p, TOKEN_LPAREN)) {
         status = parse_binary(p, 0, out);
-        if (status == HEFT_OK && ((*out)->kind == EXPR_CONFIG || (*out)->kind == EXPR_DEST)) {
+        if (status == HEFT_OK && is_key(*out)) {
             (*out)->is_closed = true; /* in parentheses: a following `or` is the logical one */
         }
         return status == HEFT_OK ? heft__parse_token(p, TOKEN_RPAREN, "`)`") : status;
+    }
+    if (heft__parse_is_call(p)) {
+        return heft__parse_call(p, out);
     }
     status = new_expr(p, EXPR_INT, &expr);
     if (status != HEFT_OK) {
@@ -225,11 +382,37 @@ static heft_status_t parse_primary(heft__parser_t *p, heft__expr_t **out)
         break;
     case TOKEN_NAME:
         return parse_word(p, expr);
+    case TOKEN_LBRACKET:
+        return parse_list(p, expr);
     default:
         return heft__parse_expected(p, "a value");
     }
     p->at++;
     return HEFT_OK;
+}
+
+/* A value and the indices behind it. */
+static heft_status_t parse_primary(heft__parser_t *p, heft__expr_t **out)
+{
+    heft_status_t status = parse_value(p, out);
+    while (status == HEFT_OK && p->at->kind == TOKEN_LBRACKET) {
+        heft__expr_t *expr = NULL;
+        status = new_expr(p, EXPR_INDEX, &expr);
+        if (status != HEFT_OK) {
+            return status;
+        }
+        expr->left = *out;
+        *out = expr;
+        p->at++;
+        status = parse_binary(p, 0, &expr->right);
+        if (status == HEFT_OK) {
+            status = heft__parse_token(p, TOKEN_RBRACKET, "`]`");
+        }
+        if (status == HEFT_OK) {
+            status = heft__parse_set_height(p, expr);
+        }
+    }
+    return status;
 }
 
 static heft_status_t parse_unary(heft__parser_t *p, heft__expr_t **out)
@@ -246,13 +429,13 @@ static heft_status_t parse_unary(heft__parser_t *p, heft__expr_t **out)
     expr->op = is_not ? OP_NOT : OP_NEG;
     p->at++;
     *out = expr;
-    status = enter(p);
+    status = heft__parse_enter(p);
     if (status == HEFT_OK) {
         /* `not` covers a comparison, a minus only what follows it */
         status = is_not ? parse_binary(p, 2, &expr->left) : parse_unary(p, &expr->left);
         p->depth--;
     }
-    return status == HEFT_OK ? set_height(p, expr) : status;
+    return status == HEFT_OK ? heft__parse_set_height(p, expr) : status;
 }
 
 /* The operator at the current token, if it belongs to this level: 0 or, 1 and, 2 comparison, 3
@@ -307,7 +490,7 @@ static heft_status_t parse_level(heft__parser_t *p, int level, heft__expr_t **ou
         status =
             level == 0 ? parse_binary(p, 0, &expr->right) : parse_level(p, level + 1, &expr->right);
         if (status == HEFT_OK) {
-            status = set_height(p, expr);
+            status = heft__parse_set_height(p, expr);
         }
     }
     return status;
@@ -315,7 +498,7 @@ static heft_status_t parse_level(heft__parser_t *p, int level, heft__expr_t **ou
 
 static heft_status_t parse_binary(heft__parser_t *p, int level, heft__expr_t **out)
 {
-    heft_status_t status = enter(p);
+    heft_status_t status = heft__parse_enter(p);
     if (status == HEFT_OK) {
         status = parse_level(p, level, out);
         p->depth--;
@@ -350,160 +533,4 @@ heft_status_t heft__parse_size(heft__parser_t *p, heft__expr_t **expr_out)
     }
     p->at++;
     return HEFT_OK;
-}
-
-/* ---- axes ---- */
-
-static heft_status_t new_axis(heft__parser_t *p, heft__axis_kind_t kind, heft__axis_t **out)
-{
-    heft__axis_t *axis = heft__arena_calloc(&p->recipe->arena, 1, sizeof *axis);
-    if (axis == NULL) {
-        (void)heft__parse_nomem(p);
-        return HEFT_ERR_NOMEM;
-    }
-    axis->kind = kind;
-    axis->pos = p->at->pos;
-    axis->id = HEFT__NONE;
-    axis->size_slot = HEFT__NONE;
-    axis->offset_slot = HEFT__NONE;
-    *out = axis;
-    return HEFT_OK;
-}
-
-/* kids grow by doubling inside the arena; what is left behind goes with the recipe. */
-static heft_status_t add_kid(heft__parser_t *p, heft__axis_t ***kids, uint32_t *n,
-                             heft__axis_t *kid)
-{
-    if ((*n & (*n + 1)) == 0) { /* 0, 1, 3, 7, ...: full */
-        heft__axis_t **more =
-            heft__arena_calloc(&p->recipe->arena, 2 * (size_t)*n + 1, sizeof(void *));
-        if (more == NULL) {
-            return heft__parse_nomem(p);
-        }
-        if (*n > 0) {
-            memcpy(more, *kids, *n * sizeof(void *));
-        }
-        *kids = more;
-    }
-    (*kids)[(*n)++] = kid;
-    return HEFT_OK;
-}
-
-static heft_status_t parse_group(heft__parser_t *p, heft__axis_t *group)
-{
-    heft_status_t status = enter(p);
-    while (status == HEFT_OK && !heft__parse_accept(p, TOKEN_RPAREN)) {
-        heft__axis_t *kid = NULL;
-        if (p->at->kind == TOKEN_COMMA) {
-            return heft__parse_expected(p, "an axis or `)` (a group has no commas)");
-        }
-        status = heft__parse_axis(p, &kid);
-        if (status == HEFT_OK) {
-            status = add_kid(p, &group->kids, &group->n_kids, kid);
-        }
-    }
-    p->depth--;
-    return status;
-}
-
-/* INT or {EXPR} at the start of an axis: a digit; a lone 1: a unit axis. */
-static heft_status_t parse_digit(heft__parser_t *p, heft__axis_t *axis)
-{
-    const heft__token_t *first = p->at;
-    axis->kind = AXIS_DIGIT;
-    heft_status_t status = heft__parse_size(p, &axis->offset);
-    if (status != HEFT_OK) {
-        return status;
-    }
-    if (p->at->kind == TOKEN_COLON) {
-        p->at++;
-        return heft__parse_size(p, &axis->size);
-    }
-    if (first->kind == TOKEN_INT && first->integer == 1) {
-        axis->kind = AXIS_UNIT;
-        axis->offset = NULL;
-        return HEFT_OK;
-    }
-    return heft__recipe_error(p->recipe, first->pos, HEFT_ERR_SYNTAX, p->err,
-                              "one position is written POSITION:EXTENT, such as 0:2; a lone 1 is a "
-                              "unit axis");
-}
-
-static heft_status_t parse_base(heft__parser_t *p, heft__axis_t *axis)
-{
-    switch ((int)p->at->kind) {
-    case TOKEN_LPAREN:
-        axis->kind = AXIS_GROUP;
-        p->at++;
-        return parse_group(p, axis);
-    case TOKEN_INT:
-    case TOKEN_LBRACE:
-        return parse_digit(p, axis);
-    case TOKEN_NAME:
-        axis->name = heft__parse_dup(p, p->at->text);
-        if (axis->name == NULL) {
-            return HEFT_ERR_NOMEM;
-        }
-        p->at++;
-        return heft__parse_accept(p, TOKEN_COLON) ? heft__parse_size(p, &axis->size) : HEFT_OK;
-    case TOKEN_ELLIPSIS:
-        return heft__recipe_error(p->recipe, p->at->pos, HEFT_ERR_SYNTAX, p->err,
-                                  "`...` stands between commas, not inside a group");
-    default:
-        return heft__parse_expected(p, "an axis");
-    }
-}
-
-heft_status_t heft__parse_axis(heft__parser_t *p, heft__axis_t **axis_out)
-{
-    heft__axis_t *axis = NULL;
-    heft_status_t status = new_axis(p, AXIS_NAME, &axis);
-    if (status == HEFT_OK) {
-        status = parse_base(p, axis);
-    }
-    if (status != HEFT_OK || p->at->kind != TOKEN_AT) {
-        *axis_out = axis;
-        return status;
-    }
-    heft__axis_t *range = NULL;
-    status = new_axis(p, AXIS_RANGE, &range);
-    if (status != HEFT_OK) {
-        return status;
-    }
-    range->pos = axis->pos;
-    p->at++;
-    status = heft__parse_size(p, &range->offset);
-    if (status == HEFT_OK) {
-        status = heft__parse_token(p, TOKEN_SLASH, "`/` and the whole extent");
-    }
-    if (status == HEFT_OK) {
-        status = heft__parse_size(p, &range->size);
-    }
-    if (status == HEFT_OK) {
-        status = add_kid(p, &range->kids, &range->n_kids, axis);
-    }
-    *axis_out = range;
-    return status;
-}
-
-heft_status_t heft__parse_axes(heft__parser_t *p, heft__axes_t *axes_out)
-{
-    axes_out->pos = p->at->pos;
-    heft_status_t status = heft__parse_token(p, TOKEN_LBRACKET, "`[` and axes (`[...]` for all)");
-    if (status != HEFT_OK || heft__parse_accept(p, TOKEN_RBRACKET)) {
-        return status;
-    }
-    do {
-        heft__axis_t *dim = NULL;
-        if (p->at->kind == TOKEN_ELLIPSIS) {
-            status = new_axis(p, AXIS_REST, &dim);
-            p->at++;
-        } else {
-            status = heft__parse_axis(p, &dim);
-        }
-        if (status == HEFT_OK) {
-            status = add_kid(p, &axes_out->dims, &axes_out->n_dims, dim);
-        }
-    } while (status == HEFT_OK && heft__parse_accept(p, TOKEN_COMMA));
-    return status == HEFT_OK ? heft__parse_token(p, TOKEN_RBRACKET, "`,` or `]`") : status;
 }

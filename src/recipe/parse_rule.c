@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One rule: sources, where, targets, when, by. Names stay unresolved here (resolve_rule.c).
+ * One rule: sources, where, targets, for, when, by. Names stay unresolved here (resolve_rule.c).
  */
 #include "recipe/syntax.h"
 
@@ -177,6 +177,32 @@ static heft_status_t parse_kernel(heft__parser_t *p, heft__rule_t *rule)
     return HEFT_OK;
 }
 
+/* for NAME:SIZE [, NAME:SIZE] */
+static heft_status_t parse_loops(heft__parser_t *p, heft__rule_t *rule)
+{
+    heft_status_t status;
+    do {
+        if (rule->n_loops == HEFT__MAX_PARTS) {
+            return too_many(p, "loops");
+        }
+        if (p->at->kind != TOKEN_NAME) {
+            return heft__parse_expected(p, "the name of a loop");
+        }
+        heft__loop_t *loop = &rule->loops[rule->n_loops++];
+        loop->pos = p->at->pos;
+        loop->name = heft__parse_dup(p, p->at->text);
+        if (loop->name == NULL) {
+            return HEFT_ERR_NOMEM;
+        }
+        p->at++;
+        status = heft__parse_token(p, TOKEN_COLON, "`:` and a number");
+        if (status == HEFT_OK) {
+            status = heft__parse_size(p, &loop->size);
+        }
+    } while (status == HEFT_OK && heft__parse_accept(p, TOKEN_COMMA));
+    return status;
+}
+
 static heft_status_t parse_where(heft__parser_t *p, heft__rule_t *rule)
 {
     heft__refine_t **tail = &rule->refines;
@@ -220,10 +246,12 @@ heft_status_t heft__parse_rule(heft__parser_t *p, heft__rule_t **rule_out)
     while (status == HEFT_OK && p->at->kind == TOKEN_NAME) {
         if (rule->when == NULL && heft__parse_accept_word(p, "when")) {
             status = heft__parse_expr(p, &rule->when);
+        } else if (rule->n_loops == 0 && heft__parse_accept_word(p, "for")) {
+            status = parse_loops(p, rule);
         } else if (rule->kernel == NULL && heft__parse_accept_word(p, "by")) {
             status = parse_kernel(p, rule);
         } else {
-            status = heft__parse_expected(p, "`when`, `by` or the end of the line");
+            status = heft__parse_expected(p, "`for`, `when`, `by` or the end of the line");
         }
     }
     *rule_out = rule;

@@ -30,10 +30,11 @@ static heft_status_t add_step(heft__parser_t *p, heft__step_t step)
     return HEFT_OK;
 }
 
-/* NAME [= EXPR] */
+/* NAME [= EXPR], or NAME(NAME, ..) = EXPR */
 static heft_status_t parse_one_let(heft__parser_t *p)
 {
-    static const char *const taken[] = { "config", "dest", "true", "false", "and", "or", "not" };
+    static const char *const taken[] = { "config", "dest", "env", "true",
+                                         "false",  "and",  "or",  "not" };
     heft_recipe_t *recipe = p->recipe;
     heft__let_t let = { .pos = p->at->pos };
     if (p->at->kind != TOKEN_NAME) {
@@ -56,6 +57,9 @@ static heft_status_t parse_one_let(heft__parser_t *p)
         }
     }
     p->at++;
+    if (p->at->kind == TOKEN_LPAREN) {
+        return heft__parse_function(p, let.name, let.pos);
+    }
     heft_status_t status = HEFT_OK;
     if (heft__parse_accept(p, TOKEN_ASSIGN)) {
         status = heft__parse_expr(p, &let.value);
@@ -408,7 +412,10 @@ void heft_recipe_destroy(heft_recipe_t *recipe)
     if (recipe == NULL) {
         return;
     }
+    json_decref(recipe->lists);
     heft__free(recipe->lets);
+    heft__free(recipe->variables);
+    heft__free(recipe->functions);
     heft__free(recipe->steps);
     heft__free(recipe->rules);
     heft__free(recipe->policy.except);

@@ -37,16 +37,24 @@ const char *heft__resolve_taken(const heft_recipe_t *recipe, const heft__rule_t 
             return "capture";
         }
     }
+    for (uint32_t i = 0; rule != NULL && i < rule->n_loops; i++) {
+        if (strcmp(rule->loops[i].name, name) == 0) {
+            return "loop";
+        }
+    }
     return NULL;
 }
 
 /* The nearest name that the scope knows. */
 static const char *nearest_in(const heft__scope_t *scope, const char *name)
 {
-    const char *names[HEFT__MAX_CAPTURES + HEFT__MAX_AXES + 1 + 64];
+    const char *names[HEFT__MAX_CAPTURES + HEFT__MAX_PARTS + HEFT__MAX_AXES + 1 + 64];
     size_t n = 0;
     for (uint32_t i = 0; scope->rule != NULL && i < scope->rule->n_captures; i++) {
         names[n++] = scope->rule->captures[i];
+    }
+    for (uint32_t i = 0; scope->rule != NULL && i < scope->rule->n_loops; i++) {
+        names[n++] = scope->rule->loops[i].name;
     }
     for (uint32_t i = 0; scope->rule != NULL && scope->with_axes && i < scope->rule->n_axes; i++) {
         names[n++] = scope->rule->axes[i];
@@ -105,11 +113,28 @@ static heft_status_t unknown_name(const heft__scope_t *scope, const heft__expr_t
                               nearest != NULL ? nearest : "", nearest != NULL ? "`" : "");
 }
 
+static bool resolve_loop(const heft__scope_t *scope, heft__expr_t *expr)
+{
+    const heft__rule_t *rule = scope->without_loops ? NULL : scope->rule;
+    for (uint32_t i = 0; rule != NULL && i < rule->n_loops; i++) {
+        if (strcmp(rule->loops[i].name, expr->text) == 0) {
+            expr->kind = EXPR_LOOP;
+            expr->index = (int32_t)i;
+            return true;
+        }
+    }
+    return false;
+}
+
 static heft_status_t resolve_name(const heft__scope_t *scope, heft__expr_t *expr, bool *per_match,
                                   heft_error_t *err)
 {
     const heft_recipe_t *recipe = scope->recipe;
     const heft__rule_t *rule = scope->rule;
+    if (resolve_loop(scope, expr)) {
+        *per_match = true;
+        return HEFT_OK;
+    }
     for (uint32_t i = 0; rule != NULL && i < rule->n_captures; i++) {
         if (strcmp(rule->captures[i], expr->text) == 0) {
             if (rule->capture_is_many[i]) {
@@ -155,6 +180,11 @@ heft_status_t heft__resolve_expr(const heft__scope_t *scope, heft__expr_t *expr,
         return heft__recipe_error(scope->recipe, expr->pos, HEFT_ERR_SYNTAX, err,
                                   "%s() takes a pattern in quotes",
                                   expr->op == OP_HAS ? "has" : "count");
+    }
+    if (expr->kind == EXPR_CALL && expr->op == OP_ROLLOUT_TP &&
+        (expr->left->kind != EXPR_CONFIG || expr->right->kind != EXPR_ENV)) {
+        return heft__recipe_error(scope->recipe, expr->pos, HEFT_ERR_SYNTAX, err,
+                                  "rollout_tp() takes config.KEY and env.NAME");
     }
     heft_status_t status = HEFT_OK;
     if (expr->left != NULL) {

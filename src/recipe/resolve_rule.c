@@ -212,6 +212,33 @@ static heft_status_t resolve_template(resolver_t *r, heft__template_t *template,
 
 /* ---- the parts of a rule ---- */
 
+/* `for p:P`: the name is new, the number may depend on captures. */
+static heft_status_t resolve_loops(resolver_t *r)
+{
+    heft__rule_t *rule = r->rule;
+    for (uint32_t i = 0; i < rule->n_loops; i++) {
+        heft__loop_t *loop = &rule->loops[i];
+        bool per_match = false;
+        heft__scope_t scope = scope_of(r, false);
+        scope.without_loops = true;
+        const char *kind = heft__resolve_taken(r->recipe, NULL, loop->name);
+        for (uint32_t k = 0; k < rule->n_captures; k++) {
+            kind = strcmp(rule->captures[k], loop->name) == 0 ? "capture" : kind;
+        }
+        for (uint32_t k = 0; k < i; k++) {
+            kind = strcmp(rule->loops[k].name, loop->name) == 0 ? "loop before it" : kind;
+        }
+        if (kind != NULL) {
+            return FAIL(r, loop->pos, "loop `%s` has the name of a %s", loop->name, kind);
+        }
+        heft_status_t status = heft__resolve_expr(&scope, loop->size, &per_match, r->err);
+        if (status != HEFT_OK) {
+            return status;
+        }
+    }
+    return HEFT_OK;
+}
+
 static heft_status_t resolve_sources(resolver_t *r)
 {
     heft__rule_t *rule = r->rule;
@@ -392,7 +419,10 @@ static heft_status_t resolve_kernel(resolver_t *r)
 heft_status_t heft__resolve_rule(heft_recipe_t *recipe, heft__rule_t *rule, heft_error_t *err)
 {
     resolver_t r = { .recipe = recipe, .rule = rule, .err = err };
-    heft_status_t status = resolve_sources(&r);
+    heft_status_t status = resolve_loops(&r);
+    if (status == HEFT_OK) {
+        status = resolve_sources(&r);
+    }
     for (heft__refine_t *refine = rule->refines; refine != NULL && status == HEFT_OK;
          refine = refine->next) {
         status = resolve_refine(&r, refine);

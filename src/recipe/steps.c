@@ -70,7 +70,11 @@ static heft_status_t run_let(heft__env_t *env, const heft__step_t *step, heft_er
     if (binding == NULL) {
         return heft__eval(env, let->value, value, err);
     }
-    (void)heft__value_parse((heft__span_t){ binding->text, strlen(binding->text) }, value);
+    if (binding->list != NULL) {
+        *value = (heft__value_t){ .kind = VALUE_LIST, .list = binding->list };
+    } else {
+        (void)heft__value_parse((heft__span_t){ binding->text, strlen(binding->text) }, value);
+    }
     heft__value_t standard = { 0 };
     if (let->value == NULL || heft__eval(env, let->value, &standard, NULL) != HEFT_OK) {
         return HEFT_OK; /* nothing to compare with: a default that needs a key that is absent */
@@ -79,11 +83,12 @@ static heft_status_t run_let(heft__env_t *env, const heft__step_t *step, heft_er
         *value = (heft__value_t){ .kind = VALUE_REAL, .real = (double)value->integer };
     }
     if (value->kind != standard.kind) {
-        return heft__recipe_error(env->recipe, let->pos, HEFT_ERR_ARGUMENT, err,
-                                  "`let %s` is bound to the %s \"%s\"; its default is of the kind "
-                                  "\"%s\"",
-                                  let->name, heft__value_kind_name(value->kind), binding->text,
-                                  heft__value_kind_name(standard.kind));
+        return heft__recipe_error(
+            env->recipe, let->pos, HEFT_ERR_ARGUMENT, err,
+            "`let %s` is bound to the %s \"%.60s\"; its default is of the kind "
+            "\"%s\"",
+            let->name, heft__value_kind_name(value->kind), binding->text,
+            heft__value_kind_name(standard.kind));
     }
     return HEFT_OK;
 }
@@ -98,6 +103,18 @@ static heft_status_t run_ranks(heft__env_t *env, const heft__step_t *step, heft_
     return status;
 }
 
+/* Whether an item stands in a list, between commas: "tp = 2" is not in "kv_tp = 2". */
+static bool has_item(const char *list, const char *item)
+{
+    size_t n = strlen(item);
+    for (const char *at = strstr(list, item); at != NULL; at = strstr(at + 1, item)) {
+        if ((at == list || at[-1] == ' ') && (at[n] == '\0' || at[n] == ',')) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* " (H = 9, tp = 2)": the names an expression mentions, with their values. */
 static void list_values(const heft__env_t *env, const heft__expr_t *expr, char *out, size_t bytes)
 {
@@ -108,9 +125,9 @@ static void list_values(const heft__env_t *env, const heft__expr_t *expr, char *
     list_values(env, expr->right, out, bytes);
     const char *prefix = expr->kind == EXPR_CONFIG ? "config."
                          : expr->kind == EXPR_DEST ? "dest."
+                         : expr->kind == EXPR_ENV  ? "env."
                                                    : "";
-    bool is_named = expr->kind == EXPR_LET || expr->kind == EXPR_RANK ||
-                    expr->kind == EXPR_CONFIG || expr->kind == EXPR_DEST;
+    bool is_named = expr->kind == EXPR_LET || expr->kind == EXPR_RANK || heft__expr_is_key(expr);
     heft__value_t value = { 0 };
     if (!is_named || heft__eval(env, expr, &value, NULL) != HEFT_OK) {
         return;
@@ -120,7 +137,7 @@ static void list_values(const heft__env_t *env, const heft__expr_t *expr, char *
     size_t len = strlen(out);
     (void)snprintf(item, sizeof item, "%s%.60s = %s", prefix, expr->text,
                    heft__value_text(&value, text));
-    if (strstr(out, item) == NULL && len + 4 < bytes) {
+    if (!has_item(out, item) && len + 4 < bytes) {
         (void)snprintf(out + len, bytes - len, "%s%s", len == 0 ? "" : ", ", item);
     }
 }

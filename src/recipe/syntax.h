@@ -9,6 +9,8 @@
 #ifndef HEFT_RECIPE_SYNTAX_H
 #define HEFT_RECIPE_SYNTAX_H
 
+#include <jansson.h>
+
 #include "recipe/recipe.h"
 
 #define HEFT__MAX_AXES 32     /* named axes of one rule */
@@ -16,7 +18,7 @@
 #define HEFT__MAX_SLOTS 96    /* sizes and offsets of one rule */
 #define HEFT__MAX_DEPTH 48    /* nesting of expressions and groups */
 #define HEFT__MAX_HEIGHT 256  /* of the tree of an expression */
-#define HEFT__MAX_PARTS 8     /* sources, targets, and kernel arguments of one rule */
+#define HEFT__MAX_PARTS 8     /* sources, targets, loops, and kernel arguments of one rule */
 #define HEFT__NONE (-1)
 
 typedef struct heft__pos {
@@ -89,12 +91,16 @@ typedef enum heft__expr_kind {
     EXPR_LET,
     EXPR_RANK,
     EXPR_CAPTURE,
+    EXPR_LOOP, /* what a `for` of the rule counts */
     EXPR_AXIS,
     EXPR_CONFIG,
+    EXPR_ENV, /* a variable of the environment, as bound */
     EXPR_DEST,
     EXPR_UNARY,
     EXPR_BINARY,
-    EXPR_CALL
+    EXPR_CALL,
+    EXPR_LIST, /* [1, 2, 3] as it stands */
+    EXPR_INDEX /* left[right] */
 } heft__expr_kind_t;
 
 typedef enum heft__op {
@@ -119,23 +125,38 @@ typedef enum heft__op {
     OP_CEIL_DIV,
     OP_ROUND_UP,
     OP_SQRT,
+    OP_PADDED_SIZE,
+    OP_KV_REPEAT,
+    OP_ROLLOUT_TP,
+    OP_PAIR, /* the second and third argument of a function */
     OP_HAS,
-    OP_COUNT
+    OP_COUNT,
+    OP_LEN,
+    OP_RANGE,
+    OP_CONTAINS,
+    OP_INDEX
 } heft__op_t;
 
 typedef struct heft__expr {
     heft__expr_kind_t kind;
     heft__op_t op;
     heft__pos_t pos;
-    int32_t index;   /* of a let, capture or axis */
+    int32_t index;   /* of a let, capture, loop or axis */
     uint32_t height; /* of the tree below */
     bool is_closed;  /* in parentheses of its own */
     int64_t integer;
     double real;
     const char *text;         /* a name, a word, or a path of keys */
+    json_t *list;             /* EXPR_LIST; the recipe owns it */
     struct heft__expr *left;  /* operand, or first argument */
     struct heft__expr *right; /* second operand or argument */
 } heft__expr_t;
+
+/* A value that may be absent, so that `or` behind it gives a default. */
+static inline bool heft__expr_is_key(const heft__expr_t *expr)
+{
+    return expr->kind == EXPR_CONFIG || expr->kind == EXPR_DEST || expr->kind == EXPR_ENV;
+}
 
 /* ---- axes ---- */
 
@@ -243,6 +264,13 @@ typedef struct heft__slot {
     bool per_match; /* depends on captures */
 } heft__slot_t;
 
+/* `for NAME:SIZE`: the rule once for each NAME below SIZE. */
+typedef struct heft__loop {
+    const char *name;
+    heft__pos_t pos;
+    heft__expr_t *size;
+} heft__loop_t;
+
 typedef struct heft__rule {
     heft__pos_t pos;
     const char *note; /* "name:line" */
@@ -253,6 +281,7 @@ typedef struct heft__rule {
     const char *kernel; /* NULL: a copy */
     heft__pos_t kernel_pos;
     heft__expr_t *args[HEFT__MAX_PARTS];
+    heft__loop_t loops[HEFT__MAX_PARTS];
     heft__slot_t slots[HEFT__MAX_SLOTS];
     const char *captures[HEFT__MAX_CAPTURES];
     const char *axes[HEFT__MAX_AXES];
@@ -260,6 +289,7 @@ typedef struct heft__rule {
     uint32_t n_sources;
     uint32_t n_targets;
     uint32_t n_args;
+    uint32_t n_loops;
     uint32_t n_slots;
     uint32_t n_captures;
     uint32_t n_axes;
@@ -270,7 +300,7 @@ typedef struct heft__rule {
     bool axis_has_size[HEFT__MAX_AXES];   /* an extent is written somewhere */
     bool is_optional;
     bool is_shared;
-    bool when_per_match; /* `when` depends on captures */
+    bool when_per_match; /* `when` depends on captures or loops */
 } heft__rule_t;
 
 typedef struct heft__let {
@@ -278,6 +308,15 @@ typedef struct heft__let {
     heft__pos_t pos;
     heft__expr_t *value; /* NULL: must be bound */
 } heft__let_t;
+
+/* `let f(a, b) = EXPR`. In the body, a name with an index is the parameter of that number. */
+typedef struct heft__function {
+    const char *name;
+    heft__pos_t pos;
+    const char *params[HEFT__MAX_PARTS];
+    uint32_t n_params;
+    heft__expr_t *body;
+} heft__function_t;
 
 typedef enum heft__step_kind { STEP_LET = 1, STEP_RANKS, STEP_REQUIRE } heft__step_kind_t;
 
@@ -317,6 +356,8 @@ struct heft_recipe {
     const char *text;
     heft__let_t *lets;
     size_t n_lets, cap_lets;
+    heft__function_t *functions;
+    size_t n_functions, cap_functions;
     heft__step_t *steps;
     size_t n_steps, cap_steps;
     heft__rule_t **rules;
@@ -325,7 +366,10 @@ struct heft_recipe {
     heft_exception_t *exceptions;
     heft__exception_line_t *exception_lines; /* as many */
     size_t n_exceptions, cap_exceptions, cap_exception_lines;
-    const char *rank_name; /* NULL without `ranks` */
+    const char *rank_name;  /* NULL without `ranks` */
+    const char **variables; /* of the environment, as often as they are named */
+    size_t n_variables, cap_variables;
+    json_t *lists; /* an array of those that expressions hold; NULL: none */
 };
 
 /* "name:line:column: message". Returns status. */
@@ -359,8 +403,19 @@ bool heft__parse_accept_word(heft__parser_t *p, const char *word);
 bool heft__parse_is_word(const heft__parser_t *p, const char *word);
 char *heft__parse_dup(heft__parser_t *p, heft__span_t text); /* NULL: err is set */
 heft_status_t heft__parse_nomem(heft__parser_t *p);
+/* One level deeper, which the caller leaves again (p->depth--); refused beyond the bound. */
+heft_status_t heft__parse_enter(heft__parser_t *p);
 
 heft_status_t heft__parse_expr(heft__parser_t *p, heft__expr_t **expr_out);
+/* The height of a node whose operands stand, or an error. */
+heft_status_t heft__parse_set_height(heft__parser_t *p, heft__expr_t *expr);
+/* Is there a function of this name in the language itself? */
+bool heft__parse_has_function(const char *name);
+/* A `let` whose name is followed by `(`, which is the current token. */
+heft_status_t heft__parse_function(heft__parser_t *p, const char *name, heft__pos_t pos);
+/* Does a call of a function of the recipe begin here? And the formula it stands for. */
+bool heft__parse_is_call(const heft__parser_t *p);
+heft_status_t heft__parse_call(heft__parser_t *p, heft__expr_t **out);
 /* NAME, INT or {EXPR}: the size or offset of an axis. */
 heft_status_t heft__parse_size(heft__parser_t *p, heft__expr_t **expr_out);
 heft_status_t heft__parse_axes(heft__parser_t *p, heft__axes_t *axes_out);
@@ -384,6 +439,7 @@ typedef struct heft__scope {
     size_t n_lets;            /* the first of them are known */
     bool has_rank;
     bool with_axes;
+    bool without_loops;
     bool is_dtype; /* the value names a dtype: what an unknown name may have meant */
 } heft__scope_t;
 
@@ -392,7 +448,7 @@ heft_status_t heft__resolve_rule(heft_recipe_t *recipe, heft__rule_t *rule, heft
 /* Sets *per_match (left alone otherwise) when the value depends on a match. */
 heft_status_t heft__resolve_expr(const heft__scope_t *scope, heft__expr_t *expr, bool *per_match,
                                  heft_error_t *err);
-/* What a name is already, or NULL: "let", "rank", "capture". */
+/* What a name is already, or NULL: "let", "rank", "capture", "loop". */
 const char *heft__resolve_taken(const heft_recipe_t *recipe, const heft__rule_t *rule,
                                 const char *name);
 

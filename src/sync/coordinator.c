@@ -125,7 +125,7 @@ static void write_record(heft_coordinator_t *c)
         (void)pthread_mutex_lock(&c->lock);
     }
     if (status != HEFT_OK) {
-        heft__log(HEFT__LOG_ERROR, "sync", "%s", err.message);
+        heft__log(HEFT_LOG_ERROR, "sync", "%s", err.message);
     }
     const heft__written_t outcome = status == HEFT_OK ? HEFT__WRITTEN_OK
                                     : maybe           ? HEFT__WRITTEN_MAYBE
@@ -159,6 +159,10 @@ static void *run_ticker(void *arg)
         }
         if ((c->round.todo & HEFT__TODO_WRITE) != 0) {
             write_record(c);
+            continue;
+        }
+        if (c->round_lines.len > 0) {
+            heft__coordinator_write_results(c);
             continue;
         }
         if (now >= c->sweep_ns) {
@@ -202,6 +206,7 @@ void heft__coordinator_settle_locked(heft_coordinator_t *c, int64_t now_ns)
             break;
         }
     }
+    heft__coordinator_note_locked(c);
     if (c->dirty) {
         (void)pthread_cond_signal(&c->changed);
     }
@@ -322,6 +327,7 @@ static heft_status_t set_up(heft_coordinator_t *c, const heft_coordinator_opts_t
         const heft__round_config_t config = config_of(opts);
         heft__round_init(&c->round, &config, c->slots, HEFT__MAX_MEMBERS, next_epoch(&record),
                          record.sequence);
+        c->round.is_bare = record.epoch == 0;
         c->round.n_members = 0; /* grows with the slots in use */
         const int64_t third = config.contact_ns / MS / 3;
         c->poll_ms = (uint32_t)heft__max_i64(heft__min_i64(opts->poll_ms, third), 1);
@@ -373,6 +379,7 @@ static void tear_down(heft_coordinator_t *c)
     }
     for (uint32_t i = 0; i < HEFT__MAX_RESULTS; i++) {
         heft__free(c->results[i].json);
+        heft__free(c->results[i].summary);
     }
     for (uint32_t i = 0; i < HEFT__DIGEST_ROUNDS; i++) {
         heft__free(c->digests[i].objects);
@@ -381,6 +388,8 @@ static void tear_down(heft_coordinator_t *c)
     heft__free(c->entries);
     heft__free(c->slots);
     heft__free(c->state_file);
+    heft__text_fini(&c->round_lines);
+    heft__free(c->round_log);
     if (c->lock_fd >= 0) {
         (void)close(c->lock_fd);
     }
@@ -421,7 +430,10 @@ static heft_status_t start(const heft_coordinator_opts_t *opts,
         heft__free(c);
         return status;
     }
-    status = set_up(c, opts, err);
+    status = heft__coordinator_open_round_log(c, opts->round_log, err);
+    if (status == HEFT_OK) {
+        status = set_up(c, opts, err);
+    }
     if (status == HEFT_OK) {
         status = serve(c, opts, err);
     }
@@ -464,6 +476,29 @@ heft_status_t heft_coordinator_start(const heft_coordinator_opts_t *opts,
 const char *heft_coordinator_get_url(const heft_coordinator_t *coordinator)
 {
     return coordinator->url;
+}
+
+heft_status_t heft_coordinator_drain(heft_coordinator_t *c, uint32_t deadline_ms, heft_error_t *err)
+{
+    const int64_t end = heft__clock_mono_ns() + (int64_t)deadline_ms * MS;
+    const struct timespec pause = { .tv_nsec = 2 * 1000000 };
+    heft_status_t status = HEFT_OK;
+    (void)pthread_mutex_lock(&c->lock);
+    c->draining = true;
+    while (heft__round_is_busy(&c->round) || c->round_lines.len > 0) {
+        if (heft__clock_mono_ns() >= end) {
+            char id[HEFT__ROUND_TEXT_SIZE];
+            heft__round_id_format(c->round.id, id);
+            status = heft__error_set(err, HEFT_ERR_TIMEOUT, "round %s is %s after %u ms", id,
+                                     heft__round_state_text(&c->round), (unsigned)deadline_ms);
+            break;
+        }
+        (void)pthread_mutex_unlock(&c->lock);
+        (void)nanosleep(&pause, NULL);
+        (void)pthread_mutex_lock(&c->lock);
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+    return status;
 }
 
 void heft_coordinator_stop(heft_coordinator_t *coordinator)

@@ -45,8 +45,10 @@ typedef struct heft__result_slot {
     heft__round_kind_t kind;
     char key[HEFT__KEY_SIZE];
     int64_t version;
+    char began[32]; /* UTC */
     char state[24]; /* once ended */
     char *json;     /* owned; NULL while it goes on */
+    char *summary;  /* the same without members and problems; owned */
 } heft__result_slot_t;
 
 /* Objects of parameter digests of one committed round, by source. */
@@ -116,6 +118,18 @@ struct heft_coordinator {
     uint32_t n_waiting;                         /* calls */
     uint64_t n_requests, n_errors, n_rounds[4]; /* committed, aborted, passed, in doubt */
     int64_t bytes_moved;
+    int64_t phase_ns[HEFT__N_PHASES]; /* of ended rounds, in all */
+    int64_t round_ns, downtime_ns;    /* of committed rounds, in all */
+    struct {                          /* the last state that was logged */
+        heft__round_id_t id;
+        heft__round_state_t state;
+        heft__phase_t phase;
+        bool is_open;
+    } noted;
+    char *round_log;          /* file of JSON lines; NULL: none */
+    heft__text_t round_lines; /* to be written */
+    uint64_t n_log_errors;
+    bool draining; /* no new rounds */
     heft__server_t *server;
     char url[80];
 };
@@ -151,8 +165,9 @@ void heft__serve_get_round_locked(heft_coordinator_t *c, heft__call_t *call, con
 void heft__serve_cancel_locked(heft_coordinator_t *c, heft__call_t *call, const char *id);
 void heft__serve_recover_locked(heft_coordinator_t *c, heft__call_t *call);
 void heft__serve_status_locked(heft_coordinator_t *c, heft__call_t *call);
+void heft__serve_rounds_locked(heft_coordinator_t *c, heft__call_t *call);
 void heft__serve_metrics_locked(heft_coordinator_t *c, heft__call_t *call);
-void heft__serve_page_locked(heft_coordinator_t *c, heft__call_t *call);
+void heft__serve_page(heft_coordinator_t *c, heft__call_t *call);
 
 /* ---- members ---- */
 
@@ -186,6 +201,18 @@ heft__result_slot_t *heft__coordinator_result_slot_locked(heft_coordinator_t *c,
 heft__result_slot_t *heft__coordinator_new_result_locked(heft_coordinator_t *c);
 /* The round is the machine's present one and has no outcome yet. */
 bool heft__coordinator_is_open_locked(const heft_coordinator_t *c, heft__round_id_t id);
+
+/* ---- what it tells on its own ---- */
+
+/* Log that the round has gone on, if it has. */
+void heft__coordinator_note_locked(heft_coordinator_t *c);
+void heft__coordinator_log_member_locked(const heft_coordinator_t *c, uint32_t slot,
+                                         const char *message);
+heft_status_t heft__coordinator_open_round_log(heft_coordinator_t *c, const char *path,
+                                               heft_error_t *err);
+void heft__coordinator_queue_result_locked(heft_coordinator_t *c, const char *json);
+/* Lets go of the lock while it writes. */
+void heft__coordinator_write_results(heft_coordinator_t *c);
 
 /* ---- HTTP ---- */
 

@@ -117,6 +117,7 @@ static const route_t routes[] = {
     { "PUT", "/v1/objects/", "", NULL, heft__serve_put_object_locked },
     { "GET", "/v1/objects/", "", NULL, heft__serve_get_object_locked },
     { "POST", "/v1/rounds", NULL, serve_begin_sync, NULL },
+    { "GET", "/v1/rounds", NULL, heft__serve_rounds_locked, NULL },
     { "GET", "/v1/rounds/", "", NULL, heft__serve_get_round_locked },
     { "POST", "/v1/rounds/", "/cancel", NULL, heft__serve_cancel_locked },
     { "POST", "/v1/preflight", NULL, serve_begin_preflight, NULL },
@@ -125,7 +126,7 @@ static const route_t routes[] = {
     { "GET", "/v1/status", NULL, heft__serve_status_locked, NULL },
     { "GET", "/healthz", NULL, serve_health, NULL },
     { "GET", "/metrics", NULL, heft__serve_metrics_locked, NULL },
-    { "GET", "/", NULL, heft__serve_page_locked, NULL },
+    { "GET", "/", NULL, heft__serve_page, NULL },
 };
 
 /* The id between prefix and suffix; false when the path is another. id holds HEFT__ID_SIZE. */

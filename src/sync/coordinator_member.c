@@ -235,6 +235,9 @@ void heft__serve_register_locked(heft_coordinator_t *c, heft__call_t *call)
     heft__round_join(&c->round, slot, reg.role, heft__coordinator_engine_locked(c, slot), fresh,
                      now);
     heft__coordinator_settle_locked(c, now);
+    if (fresh) {
+        heft__coordinator_log_member_locked(c, slot, "member registered");
+    }
     heft__registered_t reply;
     memset(&reply, 0, sizeof reply);
     memcpy(reply.id, c->entries[slot]->id, sizeof reply.id);
@@ -554,6 +557,20 @@ static void resume_poll(heft_coordinator_t *c, heft__call_t *call)
     }
 }
 
+/* A round that was found after the record was lost has a result like any other. */
+static void note_found(heft_coordinator_t *c)
+{
+    const heft__round_t *r = &c->round;
+    if (r->state == HEFT__ROUND_IDLE || r->n_expected == 0 ||
+        heft__coordinator_result_slot_locked(c, r->id) != NULL) {
+        return;
+    }
+    heft__result_slot_t *slot = heft__coordinator_new_result_locked(c);
+    slot->id = r->id;
+    slot->kind = HEFT__KIND_SYNC;
+    slot->version = r->version;
+}
+
 void heft__serve_poll_locked(heft_coordinator_t *c, heft__call_t *call, const char *id)
 {
     if (call->waits == HEFT__WAIT_ORDER) {
@@ -581,6 +598,7 @@ void heft__serve_poll_locked(heft_coordinator_t *c, heft__call_t *call, const ch
     heft__report_fini(&entry->report);
     entry->report = report; /* before the machine acts on it: checks look here */
     (void)heft__round_report(&c->round, slot, &entry->report, now, &err);
+    note_found(c);
     heft__coordinator_settle_locked(c, now);
     entry->poll++;
     c->dirty = true; /* an older poll of this member need not wait any longer */
@@ -608,6 +626,7 @@ void heft__serve_leave_locked(heft_coordinator_t *c, heft__call_t *call, const c
         heft__call_error(call, 409, err.status, "member %s %s", id, err.message);
         return;
     }
+    heft__coordinator_log_member_locked(c, slot, "member left");
     heft__coordinator_drop_locked(c, slot);
     c->dirty = true;
     heft__call_json(call, 200, json_object());

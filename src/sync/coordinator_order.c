@@ -110,6 +110,16 @@ static heft_status_t fill_digests(const heft_coordinator_t *c, heft__order_t *ou
     return HEFT_OK;
 }
 
+static uint32_t count_movers(const heft__round_t *r)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n_members; i++) {
+        const heft__round_member_t *m = &r->members[i];
+        n += m->used && m->in_round && m->moves && m->role == HEFT__ROLE_DESTINATION;
+    }
+    return n;
+}
+
 heft_status_t heft__coordinator_order_locked(const heft_coordinator_t *c, uint32_t slot,
                                              int64_t now_ns, heft__order_t *out, heft_error_t *err)
 {
@@ -126,6 +136,7 @@ heft_status_t heft__coordinator_order_locked(const heft_coordinator_t *c, uint32
     if (present) {
         order.version = r->version;
         order.decision = r->decision;
+        order.movers = m->moves && m->target >= HEFT__PHASE_STAGE ? count_movers(r) : 0;
         memcpy(order.source_digest, r->source_digest, sizeof order.source_digest);
         if (r->deadline_ns != INT64_MAX) {
             order.left_ms = heft__max_i64(0, (r->deadline_ns - now_ns) / 1000000);

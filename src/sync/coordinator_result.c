@@ -240,6 +240,7 @@ json_t *heft__coordinator_result_locked(heft_coordinator_t *c, heft__result_slot
                   heft__decision_text(r->decision), "bytes", (json_int_t)bytes, "pieces",
                   (json_int_t)pieces, "members", member_list(c, false), "problems", problem_list(c),
                   "warnings", warning_list(c), "seconds", seconds_json(c));
+    (void)heft__json_put(root, "began", json_string(slot->began));
     if (root != NULL && r->cause.status != HEFT_OK) {
         (void)heft__json_put(root, "cause", cause_json(c));
     }
@@ -273,6 +274,43 @@ void heft__coordinator_keep_digests_locked(heft_coordinator_t *c)
     c->digests[0] = kept;
 }
 
+/* Add the round to the counters of /metrics. */
+static void count_round(heft_coordinator_t *c)
+{
+    const heft__round_t *r = &c->round;
+    const bool committed = r->outcome == HEFT__ROUND_COMMITTED;
+    c->n_rounds[committed ? 0 : r->outcome == HEFT__ROUND_ABORTED ? 1 : 2]++;
+    for (int p = 0; p < HEFT__N_PHASES; p++) {
+        c->phase_ns[p] += r->elapsed_ns[p];
+    }
+    if (committed) {
+        int64_t bytes;
+        int64_t pieces;
+        sum_counters(c, &bytes, &pieces);
+        c->bytes_moved += bytes;
+        c->round_ns += r->total_ns;
+        c->downtime_ns += r->downtime_ns;
+    }
+}
+
+/* The result as text, and without members and problems; either is NULL without memory. */
+static void render_result(heft_coordinator_t *c, heft__result_slot_t *slot, char **json_out,
+                          char **summary_out)
+{
+    *json_out = NULL;
+    *summary_out = NULL;
+    json_t *root = heft__coordinator_result_locked(c, slot);
+    json_t *brief = json_copy(root);
+    if (root != NULL) {
+        (void)heft__json_finish(root, json_out, NULL);
+    }
+    if (brief != NULL) {
+        (void)json_object_del(brief, "members");
+        (void)json_object_del(brief, "problems");
+        (void)heft__json_finish(brief, summary_out, NULL);
+    }
+}
+
 void heft__coordinator_end_locked(heft_coordinator_t *c)
 {
     const heft__round_t *r = &c->round;
@@ -280,30 +318,66 @@ void heft__coordinator_end_locked(heft_coordinator_t *c)
     if (slot == NULL) {
         return;
     }
-    if (heft__round_is_busy(r)) {
-        c->n_rounds[3]++;
-        return; /* unknown or partially committed: the result is still open to change */
-    }
-    if (!r->started) {
+    const bool in_doubt = heft__round_is_busy(r); /* the result is still open to change */
+    if (!in_doubt && !r->started) {
         slot->id = (heft__round_id_t){ 0, 0 }; /* never begun: its key is free again */
         return;
     }
+    char *json;
+    char *summary;
+    render_result(c, slot, &json, &summary);
+    if (json != NULL) {
+        heft__coordinator_queue_result_locked(c, json);
+    }
+    if (in_doubt) {
+        c->n_rounds[3]++;
+        heft__free(json);
+        heft__free(summary);
+        return;
+    }
     (void)snprintf(slot->state, sizeof slot->state, "%s", heft__round_state_text(r));
-    c->n_rounds[r->outcome == HEFT__ROUND_COMMITTED ? 0
-                : r->outcome == HEFT__ROUND_ABORTED ? 1
-                                                    : 2]++;
+    count_round(c);
     if (r->outcome == HEFT__ROUND_COMMITTED) {
         heft__coordinator_keep_digests_locked(c);
-        int64_t bytes;
-        int64_t pieces;
-        sum_counters(c, &bytes, &pieces);
-        c->bytes_moved += bytes;
     }
-    json_t *root = heft__coordinator_result_locked(c, slot);
-    char *text = NULL;
-    if (root != NULL && heft__json_finish(root, &text, NULL) == HEFT_OK) {
-        slot->json = text;
+    slot->json = json;
+    slot->summary = summary;
+}
+
+void heft__serve_rounds_locked(heft_coordinator_t *c, heft__call_t *call)
+{
+    heft__text_t text;
+    heft__text_init(&text);
+    heft__text_put(&text, "{\"rounds\":[");
+    bool is_first = true;
+    for (uint32_t back = 1; back <= HEFT__MAX_RESULTS; back++) {
+        heft__result_slot_t *slot =
+            &c->results[(c->next_result + HEFT__MAX_RESULTS - back) % HEFT__MAX_RESULTS];
+        if (slot->id.epoch == 0) {
+            continue;
+        }
+        char *json = NULL;
+        char *summary = NULL;
+        if (slot->summary == NULL) {
+            render_result(c, slot, &json, &summary);
+        }
+        const char *item = slot->summary != NULL ? slot->summary : summary;
+        text.failed = text.failed || item == NULL;
+        heft__text_put(&text, is_first ? "" : ",");
+        heft__text_put(&text, item != NULL ? item : "");
+        is_first = false;
+        heft__free(json);
+        heft__free(summary);
     }
+    heft__text_put(&text, "]}");
+    const size_t n = text.len;
+    char *taken = heft__text_take(&text);
+    heft__text_fini(&text);
+    if (taken == NULL) {
+        heft__call_error(call, 500, HEFT_ERR_NOMEM, "out of memory");
+        return;
+    }
+    heft__call_text(call, 200, "application/json", taken, n);
 }
 
 void heft__coordinator_sweep_locked(heft_coordinator_t *c, int64_t before_ns)

@@ -30,7 +30,9 @@ heft__result_slot_t *heft__coordinator_new_result_locked(heft_coordinator_t *c)
     heft__result_slot_t *slot = &c->results[c->next_result];
     c->next_result = (c->next_result + 1) % HEFT__MAX_RESULTS;
     heft__free(slot->json);
+    heft__free(slot->summary);
     memset(slot, 0, sizeof *slot);
+    heft__clock_utc_text(slot->began);
     return slot;
 }
 
@@ -251,6 +253,8 @@ void heft__serve_begin_locked(heft_coordinator_t *c, heft__call_t *call, heft__r
     const heft__result_slot_t *known = find_key(c, begin.key);
     if (known != NULL) {
         reply_known(c, call, known, kind, begin.version);
+    } else if (c->draining) {
+        heft__call_error(call, 503, HEFT_ERR_BUSY, "the coordinator is shutting down");
     } else {
         begin_round(c, call, kind, &begin);
     }
@@ -369,7 +373,9 @@ static bool parse_claim(const char *text, heft__claim_t *out)
         heft__claim_t claim;
     } claims[] = { { "restarted", HEFT__CLAIM_RESTARTED },
                    { "fenced", HEFT__CLAIM_FENCED },
-                   { "removed", HEFT__CLAIM_REMOVED } };
+                   { "removed", HEFT__CLAIM_REMOVED },
+                   { "retry", HEFT__CLAIM_RETRY },
+                   { "refill", HEFT__CLAIM_REFILL } };
     for (size_t i = 0; i < sizeof claims / sizeof claims[0]; i++) {
         if (strcmp(claims[i].text, text) == 0) {
             *out = claims[i].claim;
@@ -395,9 +401,8 @@ static bool recover_member(heft_coordinator_t *c, heft__call_t *call, json_t *it
         return false;
     }
     if (!parse_claim(msg.claim, &claim)) {
-        heft__call_error(call, 409, HEFT_ERR_STATE,
-                         "claim \"%s\" is not supported by this version; supported are "
-                         "restarted, fenced and removed",
+        heft__call_error(call, 400, HEFT_ERR_FORMAT,
+                         "claim \"%s\" is none of restarted, fenced, retry, refill, removed",
                          heft__json_show(msg.claim, shown));
         return false;
     }

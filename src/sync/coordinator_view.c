@@ -13,6 +13,10 @@ void heft__serve_status_locked(heft_coordinator_t *c, heft__call_t *call)
     heft__call_json(call, 200, heft__coordinator_status_locked(c));
 }
 
+/* page.html, by EmbedText.cmake; the terminating NUL is not counted. */
+extern const unsigned char heft__page[];
+extern const size_t heft__page_bytes;
+
 static void reply_text(heft__call_t *call, const char *type, heft__text_t *text)
 {
     const size_t n = text->len;
@@ -30,6 +34,71 @@ static void put_metric(heft__text_t *text, const char *name, const char *type, c
 {
     heft__text_printf(text, "# HELP %s %s\n# TYPE %s %s\n%s %.17g\n", name, help, name, type, name,
                       value);
+}
+
+static void put_head(heft__text_t *text, const char *name, const char *type, const char *help)
+{
+    heft__text_printf(text, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void put_phases(heft__text_t *text, const heft_coordinator_t *c)
+{
+    put_head(text, "heft_phase_seconds_total", "counter", "Time of ended rounds, by phase.");
+    for (int p = HEFT__PHASE_MANIFEST; p < HEFT__N_PHASES; p++) {
+        heft__text_printf(text, "heft_phase_seconds_total{phase=\"%s\"} %.17g\n",
+                          heft__phase_text((heft__phase_t)p), (double)c->phase_ns[p] / 1e9);
+    }
+}
+
+static double live_version_of(const heft__round_member_t *m, int64_t now)
+{
+    (void)now;
+    return (double)m->live_version;
+}
+
+static double is_serving(const heft__round_member_t *m, int64_t now)
+{
+    (void)now;
+    return m->serving;
+}
+
+static double is_sick(const heft__round_member_t *m, int64_t now)
+{
+    (void)now;
+    return m->poison != HEFT__POISON_NONE || m->condition != HEFT__CONDITION_OK;
+}
+
+static double silence_of(const heft__round_member_t *m, int64_t now)
+{
+    return (double)heft__max_i64(now - m->contact_ns, 0) / 1e9;
+}
+
+/* Ids have no character that a label would have to escape. */
+static void put_members(heft__text_t *text, const heft_coordinator_t *c)
+{
+    static const struct {
+        const char *name, *help;
+        double (*get)(const heft__round_member_t *m, int64_t now);
+        bool destinations_only;
+    } gauges[] = {
+        { "heft_member_live_version", "Version that the member serves; 0: none.", live_version_of,
+          true },
+        { "heft_member_serving", "1 while the member serves.", is_serving, true },
+        { "heft_member_poisoned", "1 while the member waits for recovery.", is_sick, false },
+        { "heft_member_silent_seconds", "Since the member was last heard.", silence_of, false },
+    };
+    const int64_t now = heft__clock_mono_ns();
+    for (size_t g = 0; g < sizeof gauges / sizeof gauges[0]; g++) {
+        put_head(text, gauges[g].name, "gauge", gauges[g].help);
+        for (uint32_t i = 0; i < c->round.n_members; i++) {
+            const heft__round_member_t *m = &c->round.members[i];
+            if (m->used && c->entries[i] != NULL &&
+                (m->role == HEFT__ROLE_DESTINATION || !gauges[g].destinations_only)) {
+                heft__text_printf(text, "%s{member=\"%s\"} %.17g\n", gauges[g].name,
+                                  c->entries[i]->id, gauges[g].get(m, now));
+            }
+        }
+    }
 }
 
 void heft__serve_metrics_locked(heft_coordinator_t *c, heft__call_t *call)
@@ -78,70 +147,25 @@ void heft__serve_metrics_locked(heft_coordinator_t *c, heft__call_t *call)
                (double)c->n_requests);
     put_metric(&text, "heft_http_errors_total", "counter", "HTTP requests refused.",
                (double)c->n_errors);
+    put_metric(&text, "heft_round_log_errors_total", "counter", "Rounds that were not recorded.",
+               (double)c->n_log_errors);
+    put_metric(&text, "heft_committed_rounds_seconds_total", "counter", "Time of committed rounds.",
+               (double)c->round_ns / 1e9);
+    put_metric(&text, "heft_downtime_seconds_total", "counter",
+               "Pause to resume of committed rounds.", (double)c->downtime_ns / 1e9);
+    put_phases(&text, c);
+    put_members(&text, c);
     reply_text(call, "text/plain; version=0.0.4; charset=utf-8", &text);
 }
 
-static void put_escaped(heft__text_t *text, const char *s)
+void heft__serve_page(heft_coordinator_t *c, heft__call_t *call)
 {
-    for (; *s != '\0'; s++) {
-        if (*s == '<' || *s == '>' || *s == '&' || *s == '"') {
-            heft__text_printf(text, "&#%d;", *s);
-        } else {
-            heft__text_put_n(text, s, 1);
-        }
+    (void)c;
+    char *text = heft__malloc(heft__page_bytes + 1);
+    if (text == NULL) {
+        heft__call_error(call, 500, HEFT_ERR_NOMEM, "out of memory");
+        return;
     }
-}
-
-static void put_row(heft__text_t *text, const heft_coordinator_t *c, uint32_t slot, int64_t now)
-{
-    const heft__round_member_t *m = &c->round.members[slot];
-    heft__text_put(text, "<tr><td>");
-    put_escaped(text, c->entries[slot]->id);
-    heft__text_printf(text,
-                      "</td><td>%s</td><td>%s %s</td><td>%lld</td><td>%s</td><td>%s</td>"
-                      "<td>%.1f</td></tr>\n",
-                      heft__state_text(m->state), heft__phase_text(m->phase),
-                      heft__result_text(m->result), (long long)m->live_version,
-                      m->serving ? "yes" : "no",
-                      m->poison != HEFT__POISON_NONE ? heft__poison_text(m->poison)
-                      : m->excluded                  ? "excluded until it reports"
-                                                     : heft__condition_text(m->condition),
-                      (double)(now - m->contact_ns) / 1e9);
-}
-
-void heft__serve_page_locked(heft_coordinator_t *c, heft__call_t *call)
-{
-    const heft__round_t *r = &c->round;
-    const int64_t now = heft__clock_mono_ns();
-    int32_t slot;
-    const char *why;
-    char id[HEFT__ROUND_TEXT_SIZE];
-    heft__round_id_format(r->id, id);
-    heft__text_t text;
-    heft__text_init(&text);
-    heft__text_put(&text,
-                   "<!doctype html><meta charset=\"utf-8\"><meta http-equiv=\"refresh\" "
-                   "content=\"2\"><title>heft</title><style>body{font:14px sans-serif;margin:2em}"
-                   "td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #ccc}"
-                   "</style><h1>heft</h1>\n");
-    heft__text_printf(
-        &text, "<p>committed version <b>%lld</b>, round %s: <b>%s</b>%s%s, epoch %lld</p>\n",
-        (long long)r->committed_version, r->id.epoch > 0 ? id : "none",
-        r->id.epoch > 0 ? heft__round_state_text(r) : "idle",
-        heft__round_is_busy(r) ? ", phase " : "",
-        heft__round_is_busy(r) ? heft__phase_text(r->phase) : "", (long long)r->epoch);
-    if (heft__round_is_poisoned(r, &slot, &why)) {
-        heft__text_printf(&text, "<p><b>poisoned</b>: %s</p>\n", why);
-    }
-    heft__text_put(&text, "<table><tr><th>member</th><th>state</th><th>last phase</th>"
-                          "<th>live version</th><th>serving</th><th>condition</th>"
-                          "<th>seconds since contact</th></tr>\n");
-    for (uint32_t i = 0; i < r->n_members; i++) {
-        if (c->entries[i] != NULL && r->members[i].used) {
-            put_row(&text, c, i, now);
-        }
-    }
-    heft__text_put(&text, "</table><p><a href=\"/v1/status\">status</a> "
-                          "<a href=\"/metrics\">metrics</a></p>\n");
-    reply_text(call, "text/html; charset=utf-8", &text);
+    memcpy(text, heft__page, heft__page_bytes + 1);
+    heft__call_text(call, 200, "text/html; charset=utf-8", text, heft__page_bytes);
 }

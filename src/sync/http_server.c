@@ -26,6 +26,10 @@
 #include "sync/http_guard.h"
 #include "sync/security.h"
 
+/* The page is one file that talks to this server alone, and nobody may frame it. */
+#define PAGE_POLICY                                                       \
+    "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; " \
+    "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 #define IDLE_TIMEOUT_S 120
 #define STOP_LIMIT_NS (2 * INT64_C(1000000000))
 #define HEAD_MAX_BYTES (16u << 10)             /* of a request's head; MHD answers 431 beyond */
@@ -80,6 +84,8 @@ static enum MHD_Result send_reply(heft__server_t *server, request_t *request)
         (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, call->content_type);
     }
     (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+    (void)MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    (void)MHD_add_response_header(response, "Content-Security-Policy", PAGE_POLICY);
     if (call->code == 401) {
         (void)MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     }
@@ -436,7 +442,7 @@ static void HEFT_PRINTF(2, 0) log_line(void *arg, const char *fmt, va_list args)
     if (server->daemon == NULL) { /* starting: the reason, if it fails */
         memcpy(server->last_log, line, sizeof server->last_log);
     }
-    heft__log(HEFT__LOG_DEBUG, "sync", "http: %s", line);
+    heft__log(HEFT_LOG_DEBUG, "sync", "http: %s", line);
 }
 
 static bool is_loopback(const struct sockaddr *address)
@@ -471,7 +477,7 @@ static heft_status_t check_exposure(const heft_coordinator_opts_t *opts, bool is
                                opts->address, lacks);
     }
     heft__log(
-        HEFT__LOG_WARN, "sync",
+        HEFT_LOG_WARN, "sync",
         "insecure: listening on %s without %s: whoever reaches it can read or order the fleet",
         opts->address, lacks);
     return HEFT_OK;

@@ -127,7 +127,7 @@ static void leave(heft__member_t *member)
     heft_error_t err = HEFT_ERROR_INIT;
     if (heft__http_request(http, "DELETE", path, NULL, 0, LEAVE_MS, &code, NULL, NULL, &err) !=
         HEFT_OK) {
-        heft__log(HEFT__LOG_INFO, "member", "%s: could not leave: %s", member->id, err.message);
+        heft__log(HEFT_LOG_INFO, "member", "%s: could not leave: %s", member->id, err.message);
     }
     heft__http_destroy(http);
 }
@@ -282,6 +282,13 @@ int64_t heft__member_get_committed(heft__member_t *member)
     return committed;
 }
 
+void heft__member_set_committed(heft__member_t *member, int64_t version)
+{
+    (void)pthread_mutex_lock(&member->lock);
+    member->committed = version;
+    (void)pthread_mutex_unlock(&member->lock);
+}
+
 heft__report_t *heft__member_lock(heft__member_t *member)
 {
     (void)pthread_mutex_lock(&member->lock);
@@ -373,6 +380,8 @@ static void open_round_locked(heft__report_t *report, heft__round_id_t round)
     report->source_digest[0] = '\0';
     report->digests[0] = '\0';
     report->live[0] = '\0';
+    report->version = 0;
+    report->movers = 0;
     report->counters = (heft__counters_t){ 0 };
     heft__problems_fini(&report->problems);
 }
@@ -382,6 +391,11 @@ static void take_up_locked(heft__member_t *member, const heft__order_t *order)
     heft__report_t *report = &member->report;
     if (!heft__round_id_equal(report->round, order->round)) {
         open_round_locked(report, order->round);
+    }
+    if (order->movers > 0) { /* what a coordinator that has lost its state must hear */
+        report->version = order->version;
+        report->movers = order->movers;
+        memcpy(report->source_digest, order->source_digest, sizeof report->source_digest);
     }
     report->phase = order->target;
     report->result = HEFT__RESULT_WORKING;
@@ -417,7 +431,7 @@ static void refuse_locked(heft__member_t *member, const heft__order_t *order)
     heft_error_t err = HEFT_ERROR_INIT;
     (void)heft__error_set(&err, HEFT_ERR_STATE, "out_of_order: %s while %s",
                           heft__phase_text(order->target), heft__state_text(member->report.state));
-    heft__log(HEFT__LOG_WARN, "member", "%s: %s", member->id, err.message);
+    heft__log(HEFT_LOG_WARN, "member", "%s: %s", member->id, err.message);
     if (heft__round_id_equal(member->report.round, order->round)) {
         member->is_refusing = true;
         member->refused = order->target;

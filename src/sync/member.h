@@ -73,6 +73,7 @@ HEFT_MUST_CHECK heft_status_t heft__member_start(heft__member_t *member, heft_er
 HEFT_MUST_CHECK heft_status_t heft__member_get_contact(heft__member_t *member, heft_error_t *err);
 /* The committed version the coordinator named at registration. */
 int64_t heft__member_get_committed(heft__member_t *member);
+void heft__member_set_committed(heft__member_t *member, int64_t version);
 
 /* The report, for the owner to read and change; the lock is held in between. */
 heft__report_t *heft__member_lock(heft__member_t *member);

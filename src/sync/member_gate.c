@@ -47,8 +47,10 @@ static bool destination_may(const heft__stand_t *stand, const heft__order_t *ord
         return stand->state == HEFT__STATE_PAUSED && order->decision == HEFT__DECISION_COMMIT;
     case HEFT__PHASE_RESUME:
         return stand->state == HEFT__STATE_FLIPPED;
-    case HEFT__PHASE_RELEASE:
-        return stand->state == HEFT__STATE_IDLE || stand->state == HEFT__STATE_FLIPPED;
+    case HEFT__PHASE_RELEASE: /* of a paused one: the round is finished without it, out of service
+                               */
+        return stand->state == HEFT__STATE_IDLE || stand->state == HEFT__STATE_FLIPPED ||
+               (stand->state == HEFT__STATE_PAUSED && stand->phase == HEFT__PHASE_FLIP);
     case HEFT__PHASE_ABORT:
         return true;
     case HEFT__PHASE_LIVE:

@@ -388,7 +388,7 @@ void *heft__member_link(void *arg)
             heft_status_t renewed = renew_http(member, &err);
             status = renewed != HEFT_OK ? renewed : status;
         } else if (status != HEFT_OK) {
-            heft__log(HEFT__LOG_DEBUG, "member", "%s: %s", member->id, err.message);
+            heft__log(HEFT_LOG_DEBUG, "member", "%s: %s", member->id, err.message);
         }
         goes_on = settle(member, status, &err);
     }

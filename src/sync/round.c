@@ -48,6 +48,7 @@ const char *heft__poison_text(heft__poison_t poison)
         "it returned as a new process while it had to flip",
         "it is not known whether the decision is durable",
         "it reports a poisoned condition",
+        "it waits to be refilled: push the committed version or a newer one",
     };
     return texts[poison];
 }
@@ -133,6 +134,8 @@ static void forget_reports(heft__round_member_t *m)
     m->serving = false;
     m->live_version = 0;
     m->live_digest[0] = '\0';
+    m->version = 0;
+    m->movers = 0;
 }
 
 void heft__round_join(heft__round_t *round, uint32_t slot, heft__role_t role, uint32_t engine,
@@ -176,7 +179,7 @@ heft_status_t heft__round_leave(heft__round_t *round, uint32_t slot, heft_error_
         return heft__error_set(err, HEFT_ERR_BUSY, "takes part in round %lld.%lld",
                                (long long)round->id.epoch, (long long)round->id.seq);
     }
-    if (m->poison != HEFT__POISON_NONE) {
+    if (m->poison != HEFT__POISON_NONE && m->poison != HEFT__POISON_REFILL) {
         return heft__error_set(err, HEFT_ERR_POISONED, "is poisoned (%s): recover it first",
                                heft__poison_text(m->poison));
     }
@@ -214,6 +217,9 @@ static void take_report(heft__round_member_t *m, const heft__report_t *report, i
     m->serving = report->serving;
     m->live_version = report->live_version;
     memcpy(m->live_digest, report->live_digest, sizeof m->live_digest);
+    m->version = report->version;
+    m->movers = report->movers;
+    memcpy(m->source_digest, report->source_digest, sizeof m->source_digest);
     if (m->excluded && heft__round_id_equal(report->round, m->order_round) &&
         report->phase == m->target && report->result == HEFT__RESULT_OK) {
         m->excluded = false;
@@ -240,7 +246,8 @@ static void note_failure(heft__round_t *round, uint32_t slot, const heft__report
         if (!first) {
             heft__round_fail(round, (int32_t)slot, &report->error, now_ns);
         }
-    } else if (m->condition != HEFT__CONDITION_OK) {
+    } else if (m->condition != HEFT__CONDITION_OK && m->poison != HEFT__POISON_REFILL &&
+               round->kind != HEFT__KIND_LIVE) {
         heft__round_fail_with(round, m, HEFT_ERR_POISONED, heft__condition_text(m->condition),
                               now_ns);
     }
@@ -255,6 +262,7 @@ heft_status_t heft__round_report(heft__round_t *round, uint32_t slot, const heft
                                (long long)report->sequence, (long long)m->report_seq);
     }
     take_report(m, report, now_ns);
+    heft__round_find(round, m, now_ns);
     note_failure(round, slot, report, now_ns);
     heft__round_advance(round, now_ns);
     return HEFT_OK;
@@ -267,7 +275,7 @@ bool heft__round_is_poisoned(const heft__round_t *round, int32_t *slot_out, cons
     *slot_out = -1;
     for (uint32_t i = 0; i < round->n_members; i++) {
         const heft__round_member_t *m = &round->members[i];
-        if (m->used && m->poison != HEFT__POISON_NONE) {
+        if (m->used && m->poison != HEFT__POISON_NONE && m->poison != HEFT__POISON_REFILL) {
             *slot_out = (int32_t)i;
             *why_out = heft__poison_text(m->poison);
             return true;
@@ -407,6 +415,7 @@ heft_status_t heft__round_begin(heft__round_t *round, const heft__round_request_
     round->started = false;
     round->canceled = false;
     round->maybe_written = false;
+    round->departed = false;
     round->n_warnings = 0;
     round->cause_slot = -1;
     heft__wire_error_reset(&round->cause);
@@ -459,56 +468,137 @@ static bool is_fenced_by_peers(const heft__round_t *round, const heft__round_mem
     return true;
 }
 
-static heft_status_t check_claim(const heft__round_t *round, const heft__round_member_t *m,
-                                 heft__claim_t claim, heft_error_t *err)
+static heft_status_t check_restarted(const heft__round_t *round, const heft__round_member_t *m,
+                                     heft_error_t *err)
+{
+    if (!m->reborn) {
+        return heft__error_set(err, HEFT_ERR_STATE,
+                               "claim \"restarted\": no new incarnation has registered");
+    }
+    if (!is_fenced_by_peers(round, m)) {
+        return heft__error_set(err, HEFT_ERR_STATE,
+                               "claim \"restarted\": a destination has not confirmed that the old "
+                               "process is fenced: recover that one first");
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t check_fenced(const heft__round_t *round, const heft__round_member_t *m,
+                                  heft_error_t *err)
 {
     const bool stopped = m->role == HEFT__ROLE_SOURCE ? heft__round_source_stopped(round, m)
                                                       : heft__round_dest_quiet(round, m);
+    if (m->poison != HEFT__POISON_TRANSFER || m->lost || !stopped) {
+        return heft__error_set(
+            err, HEFT_ERR_STATE,
+            "claim \"fenced\": it has not confirmed that its transfers stopped (%s)",
+            heft__poison_text(m->poison));
+    }
+    return HEFT_OK;
+}
+
+/* Staging is intact as long as it is the same process, still paused, and says nothing else; it
+ * compares the digests again before it writes. */
+static heft_status_t check_retry(const heft__round_t *round, const heft__round_member_t *m,
+                                 heft_error_t *err)
+{
+    if (round->decision != HEFT__DECISION_COMMIT || round->origin != HEFT__ROUND_FLIPPING) {
+        return heft__error_set(err, HEFT_ERR_STATE, "claim \"retry\": no commit stands");
+    }
+    if (m->poison != HEFT__POISON_REFUSED || m->lost || !heft__round_is_current(round, m) ||
+        m->state != HEFT__STATE_PAUSED || m->condition != HEFT__CONDITION_OK) {
+        return heft__error_set(err, HEFT_ERR_STATE,
+                               "claim \"retry\": it is not paused with its staging intact (%s)",
+                               heft__poison_text(m->poison));
+    }
+    return HEFT_OK;
+}
+
+/* Its old transfers are over, and it is there to be written anew. */
+static heft_status_t check_refill(const heft__round_t *round, const heft__round_member_t *m,
+                                  int64_t now_ns, heft_error_t *err)
+{
+    if (m->role != HEFT__ROLE_DESTINATION) {
+        return heft__error_set(err, HEFT_ERR_STATE, "claim \"refill\": it is a source");
+    }
+    if (!m->registered || !m->bound || now_ns - m->contact_ns > round->config.contact_ns) {
+        return heft__error_set(err, HEFT_ERR_STATE,
+                               "claim \"refill\": it is not in contact: restart it");
+    }
+    const bool open = m->poison == HEFT__POISON_SILENT || m->poison == HEFT__POISON_DECISION;
+    const bool moving =
+        m->poison == HEFT__POISON_TRANSFER && !m->lost && !heft__round_dest_quiet(round, m);
+    if (open || moving) {
+        return heft__error_set(err, HEFT_ERR_STATE, "claim \"refill\": %s",
+                               heft__poison_text(m->poison));
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t check_claim(const heft__round_t *round, const heft__round_member_t *m,
+                                 heft__claim_t claim, int64_t now_ns, heft_error_t *err)
+{
     switch (claim) {
     case HEFT__CLAIM_RESTARTED:
-        if (!m->reborn) {
-            return heft__error_set(err, HEFT_ERR_STATE,
-                                   "claim \"restarted\": no new incarnation has registered");
-        }
-        if (!is_fenced_by_peers(round, m)) {
-            return heft__error_set(err, HEFT_ERR_STATE,
-                                   "claim \"restarted\": a destination has not confirmed that the "
-                                   "old process is fenced: recover that one first");
-        }
-        break;
+        return check_restarted(round, m, err);
     case HEFT__CLAIM_FENCED:
-        if (m->poison != HEFT__POISON_TRANSFER || m->lost || !stopped) {
-            return heft__error_set(err, HEFT_ERR_STATE,
-                                   "claim \"fenced\": it has not confirmed that its transfers "
-                                   "stopped (%s)",
-                                   heft__poison_text(m->poison));
-        }
-        break;
+        return check_fenced(round, m, err);
+    case HEFT__CLAIM_RETRY:
+        return check_retry(round, m, err);
+    case HEFT__CLAIM_REFILL:
+        return check_refill(round, m, now_ns, err);
     case HEFT__CLAIM_REMOVED:
         break;
     }
     return HEFT_OK;
 }
 
+static bool is_in_doubt(const heft__round_t *round)
+{
+    return round->state == HEFT__ROUND_UNKNOWN || round->state == HEFT__ROUND_PARTIAL;
+}
+
 /* All poison is gone: leave the state in which the round was stuck. */
 static void resolve(heft__round_t *round, int64_t now_ns)
 {
-    int32_t slot;
-    const char *why;
-    const bool in_doubt =
-        round->state == HEFT__ROUND_UNKNOWN || round->state == HEFT__ROUND_PARTIAL;
-    for (uint32_t i = 0; in_doubt && i < round->n_members; i++) {
-        if (round->members[i].used && round->members[i].poison != HEFT__POISON_NONE) {
+    for (uint32_t i = 0; i < round->n_members; i++) {
+        const heft__round_member_t *m = &round->members[i];
+        if (m->used && m->poison != HEFT__POISON_NONE && m->poison != HEFT__POISON_REFILL) {
             return;
         }
     }
-    if (!in_doubt || !heft__round_is_poisoned(round, &slot, &why)) {
+    if (!is_in_doubt(round)) {
         return;
     }
     if (round->decision == HEFT__DECISION_COMMIT && round->origin == HEFT__ROUND_FLIPPING) {
         heft__round_commit(round, now_ns);
     } else if (round->origin == HEFT__ROUND_STAGING) {
         heft__round_abort(round, now_ns);
+    } else if (round->origin == HEFT__ROUND_IDLE) {
+        heft__round_end(round, HEFT__ROUND_ABORTED, now_ns); /* nobody is in it any more */
+    }
+}
+
+/* Flip once more, in the state in which the round is stuck. */
+static void retry(heft__round_t *round, heft__round_member_t *m, int64_t now_ns)
+{
+    m->overdue = false;
+    m->poison = HEFT__POISON_SILENT; /* until it says how it went */
+    round->deadline_ns = now_ns + round->limit_ns[HEFT__PHASE_FLIP];
+    heft__round_order(round, m, HEFT__PHASE_FLIP);
+}
+
+static void clear_poison(heft__round_t *round, heft__round_member_t *m, heft__claim_t claim)
+{
+    const bool leaves = claim == HEFT__CLAIM_REMOVED || claim == HEFT__CLAIM_REFILL || m->lost;
+    if (leaves && m->in_round && m->role == HEFT__ROLE_DESTINATION) {
+        round->departed = true;
+    }
+    m->poison = claim == HEFT__CLAIM_REFILL ? HEFT__POISON_REFILL : HEFT__POISON_NONE;
+    if (claim == HEFT__CLAIM_REMOVED) {
+        memset(m, 0, sizeof *m);
+    } else if (m->lost) {
+        m->in_round = false; /* the new process is no part of the old round */
     }
 }
 
@@ -516,26 +606,23 @@ heft_status_t heft__round_recover(heft__round_t *round, uint32_t slot, heft__cla
                                   int64_t now_ns, heft_error_t *err)
 {
     heft__round_member_t *m = &round->members[slot];
-    const bool in_doubt =
-        round->state == HEFT__ROUND_UNKNOWN || round->state == HEFT__ROUND_PARTIAL;
-    if (heft__round_is_busy(round) && !in_doubt) {
+    if (heft__round_is_busy(round) && !is_in_doubt(round)) {
         return heft__error_set(err, HEFT_ERR_BUSY, "round %lld.%lld is in flight",
                                (long long)round->id.epoch, (long long)round->id.seq);
     }
     if (m->poison == HEFT__POISON_NONE && claim != HEFT__CLAIM_REMOVED) {
         return heft__error_set(err, HEFT_ERR_STATE, "it is not poisoned");
     }
-    heft_status_t status = check_claim(round, m, claim, err);
+    heft_status_t status = check_claim(round, m, claim, now_ns, err);
     if (status != HEFT_OK) {
         return status;
     }
-    m->poison = HEFT__POISON_NONE;
-    if (claim == HEFT__CLAIM_REMOVED) {
-        memset(m, 0, sizeof *m);
-    } else if (m->lost) {
-        m->in_round = false; /* the new process is no part of the old round */
+    if (claim == HEFT__CLAIM_RETRY) {
+        retry(round, m, now_ns);
+    } else {
+        clear_poison(round, m, claim);
+        resolve(round, now_ns);
     }
-    resolve(round, now_ns);
     heft__round_advance(round, now_ns);
     heft__round_ask_write(round, false);
     return HEFT_OK;

@@ -44,19 +44,23 @@ typedef enum heft__round_state {
  */
 typedef enum heft__poison {
     HEFT__POISON_NONE = 0,
-    HEFT__POISON_TRANSFER, /* a transfer to or from it may still run */
-    HEFT__POISON_REFUSED,  /* it is paused and refused its flip */
-    HEFT__POISON_SILENT,   /* its flip is unknown */
-    HEFT__POISON_BROKEN,   /* its flip or its live memory is broken */
-    HEFT__POISON_GONE,     /* it came back as a new process while it had to flip */
-    HEFT__POISON_DECISION, /* it waits for a decision that may or may not be durable */
-    HEFT__POISON_CONDITION /* it says so itself */
+    HEFT__POISON_TRANSFER,  /* a transfer to or from it may still run */
+    HEFT__POISON_REFUSED,   /* it is paused and refused its flip */
+    HEFT__POISON_SILENT,    /* its flip is unknown */
+    HEFT__POISON_BROKEN,    /* its flip or its live memory is broken */
+    HEFT__POISON_GONE,      /* it came back as a new process while it had to flip */
+    HEFT__POISON_DECISION,  /* it waits for a decision that may or may not be durable */
+    HEFT__POISON_CONDITION, /* it says so itself */
+    HEFT__POISON_REFILL     /* recovered by "refill": stays out of service until a round has written
+                               it anew; does not hold up that round */
 } heft__poison_t;
 
 typedef enum heft__claim {
     HEFT__CLAIM_RESTARTED = 1,
     HEFT__CLAIM_FENCED = 2,
-    HEFT__CLAIM_REMOVED = 3
+    HEFT__CLAIM_REMOVED = 3,
+    HEFT__CLAIM_RETRY = 4, /* order its flip once more */
+    HEFT__CLAIM_REFILL = 5 /* let a round write it anew */
 } heft__claim_t;
 
 typedef enum heft__written {
@@ -106,6 +110,9 @@ typedef struct heft__round_member {
     bool serving;
     int64_t live_version;
     char live_digest[HEFT__DIGEST_SIZE];
+    int64_t version; /* of the round that it reports */
+    uint32_t movers; /* in it; 0: it does not move */
+    char source_digest[HEFT__DIGEST_SIZE];
 } heft__round_member_t;
 
 typedef struct heft__round_config {
@@ -126,7 +133,7 @@ typedef struct heft__round {
     char before_digest[HEFT__DIGEST_SIZE];
     /* the round */
     heft__round_state_t state;
-    heft__round_state_t origin; /* of UNKNOWN: STAGING, DECIDING, FLIPPING or REVOKING */
+    heft__round_state_t origin; /* of UNKNOWN: STAGING, DECIDING, FLIPPING, REVOKING; IDLE: found */
     heft__phase_t phase;
     heft__round_kind_t kind;
     heft__round_id_t id;
@@ -138,6 +145,9 @@ typedef struct heft__round {
     bool checking; /* plans or digest: the caller has been asked */
     bool started;  /* its begin is on disk */
     bool fencing;  /* STOPPING: destinations have been told to fence */
+    bool is_bare;  /* no record was found: members may be in a round that is not known here */
+    uint32_t n_expected; /* UNKNOWN, origin IDLE: destinations of a found round that must report */
+    bool departed; /* in doubt: a destination has left the round, so nothing can be revoked */
     bool canceled; /* while the record of begin was being written */
     bool
         maybe_written; /* a write of the decision may have become durable without being confirmed */

@@ -107,7 +107,8 @@ static bool step(heft__round_t *round, int64_t now_ns)
         return heft__round_step_flipping(round, now_ns);
     case HEFT__ROUND_UNKNOWN:
     case HEFT__ROUND_PARTIAL:
-        return round->origin == HEFT__ROUND_FLIPPING && heft__round_step_flipping(round, now_ns);
+        return round->origin == HEFT__ROUND_FLIPPING ? heft__round_step_flipping(round, now_ns)
+                                                     : heft__round_step_found(round, now_ns);
     case HEFT__ROUND_COMMITTED:
         return step_committed(round, now_ns);
     case HEFT__ROUND_ABORTED:
@@ -213,13 +214,17 @@ static void phase_deadline(heft__round_t *round, int64_t now_ns)
                                    now_ns);
         break;
     case HEFT__ROUND_UNKNOWN:
+    case HEFT__ROUND_PARTIAL:
         round->deadline_ns = INT64_MAX;
         if (round->pending != HEFT__DECISION_NONE) {
             heft__round_ask_write(round, true);
         }
+        EACH_MEMBER(round, m) /* a retried flip of which nothing was heard */
+        {
+            m->overdue = m->overdue || heft__round_acts(round, m);
+        }
         break;
     case HEFT__ROUND_IDLE:
-    case HEFT__ROUND_PARTIAL:
         break;
     }
 }

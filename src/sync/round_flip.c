@@ -173,10 +173,13 @@ static heft__poison_t flip_outcome(const heft__round_t *round, const heft__round
     if (has_flipped(round, m)) {
         return HEFT__POISON_NONE;
     }
-    if (m->registered && m->condition == HEFT__CONDITION_LIVE_SUSPECT) {
+    const bool at_flip = heft__round_is_current(round, m) && m->phase == HEFT__PHASE_FLIP;
+    /* one that is being refilled stays suspect until its flip has ended well */
+    const bool refilling = m->poison == HEFT__POISON_REFILL && !(at_flip && heft__round_is_bad(m));
+    if (m->registered && m->condition == HEFT__CONDITION_LIVE_SUSPECT && !refilling) {
         return HEFT__POISON_BROKEN;
     }
-    if (heft__round_is_current(round, m) && m->phase == HEFT__PHASE_FLIP) {
+    if (at_flip) {
         if (m->result == HEFT__RESULT_FAILED) {
             return HEFT__POISON_BROKEN;
         }
@@ -235,6 +238,12 @@ void heft__round_commit(heft__round_t *round, int64_t now_ns)
     resume_engines(round);
 }
 
+/* The operator has left it to a later round: this one is finished without it. */
+static bool is_left_out(const heft__round_t *round, const heft__round_member_t *m)
+{
+    return m->poison == HEFT__POISON_REFILL && round->state != HEFT__ROUND_FLIPPING;
+}
+
 typedef struct flip_counts {
     uint32_t flipped, refused, silent, others, waiting;
 } flip_counts_t;
@@ -244,7 +253,7 @@ static flip_counts_t count_flips(heft__round_t *round)
     flip_counts_t n = { 0, 0, 0, 0, 0 };
     EACH_MEMBER(round, m)
     {
-        if (!heft__round_is_moving(m)) {
+        if (!heft__round_is_moving(m) || is_left_out(round, m)) {
             continue;
         }
         const bool refused_once = heft__round_is_current(round, m) && !m->retried &&
@@ -267,6 +276,21 @@ static flip_counts_t count_flips(heft__round_t *round)
     return n;
 }
 
+static void mark_outcomes(heft__round_t *round)
+{
+    EACH_MEMBER(round, m)
+    {
+        const heft__poison_t outcome =
+            heft__round_is_moving(m) ? flip_outcome(round, m) : HEFT__POISON_NONE;
+        const bool own = m->poison == HEFT__POISON_CONDITION && outcome == HEFT__POISON_NONE;
+        const bool stays = own || is_left_out(round, m);
+        if (heft__round_is_moving(m) && m->poison != outcome && !stays) {
+            m->reborn = m->lost;
+            m->poison = outcome;
+        }
+    }
+}
+
 /* A round that has no clean end: poison what did not flip, let whole engines serve. */
 static void split(heft__round_t *round, heft__round_state_t state, int64_t now_ns)
 {
@@ -282,32 +306,27 @@ static void split(heft__round_t *round, heft__round_state_t state, int64_t now_n
             }
         }
     }
-    EACH_MEMBER(round, m)
-    {
-        if (heft__round_is_moving(m)) {
-            const heft__poison_t outcome = flip_outcome(round, m);
-            if (m->poison != outcome && m->poison != HEFT__POISON_CONDITION) {
-                m->reborn = m->lost;
-                m->poison = outcome;
-            }
-        }
-    }
+    mark_outcomes(round);
     if (round->state != state) {
         heft__round_doubt(round, state, HEFT__ROUND_FLIPPING, now_ns);
     }
     resume_engines(round);
 }
 
+/* Nothing is revoked once the round is in doubt and a destination has left it: what that one did is
+ * not known. */
+static bool may_revoke(const heft__round_t *round, const flip_counts_t *n)
+{
+    return n->flipped == 0 && n->others == 0 && n->silent == 0 && !round->departed &&
+           round->state != HEFT__ROUND_PARTIAL;
+}
+
 bool heft__round_step_flipping(heft__round_t *round, int64_t now_ns)
 {
     const heft__round_state_t before = round->state;
     const flip_counts_t n = count_flips(round);
-    if (before == HEFT__ROUND_PARTIAL && (n.refused > 0 || n.others > 0 || n.silent > 0)) {
-        resume_engines(round);
-        return false;
-    }
     if (n.waiting > 0) {
-        if (before == HEFT__ROUND_UNKNOWN) {
+        if (before != HEFT__ROUND_FLIPPING) {
             split(round, before, now_ns);
         }
         return false;
@@ -316,7 +335,7 @@ bool heft__round_step_flipping(heft__round_t *round, int64_t now_ns)
         heft__round_commit(round, now_ns);
     } else if (n.silent > 0) {
         split(round, HEFT__ROUND_UNKNOWN, now_ns);
-    } else if (n.flipped == 0 && n.others == 0) {
+    } else if (may_revoke(round, &n)) {
         heft__round_enter(round, HEFT__ROUND_REVOKING, HEFT__PHASE_DECIDE, now_ns);
         round->pending = HEFT__DECISION_REVOKE;
         heft__round_ask_write(round, true);

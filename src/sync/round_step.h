@@ -61,5 +61,8 @@ bool heft__round_step_staging(heft__round_t *round, int64_t now_ns);
 bool heft__round_step_stopping(heft__round_t *round, int64_t now_ns);
 bool heft__round_step_staged(heft__round_t *round, int64_t now_ns);
 bool heft__round_step_flipping(heft__round_t *round, int64_t now_ns);
+/* A report that shows a round of before the record was lost; and what is done about it. */
+void heft__round_find(heft__round_t *round, const heft__round_member_t *member, int64_t now_ns);
+bool heft__round_step_found(heft__round_t *round, int64_t now_ns);
 
 #endif

@@ -324,7 +324,7 @@ static void stop_serving_if_behind(heft_subscriber_t *sub)
         heft__subscriber_set_serving(sub, false);
         heft__member_wake(sub->member);
         if (sub->hooks.pause != NULL && sub->hooks.pause(sub->hooks.arg) != 0) {
-            heft__log(HEFT__LOG_WARN, "subscriber",
+            heft__log(HEFT_LOG_WARN, "subscriber",
                       "%s: the pause hook failed while leaving service: behind the fleet",
                       heft__member_get_id(sub->member));
         }
@@ -350,7 +350,7 @@ heft_status_t heft_subscriber_poll(heft_subscriber_t *sub, uint32_t timeout_ms, 
     if (is_suspect && status == HEFT_OK) {
         status = heft__error_set(err, HEFT_ERR_POISONED,
                                  "%s: its parameters may be broken; it must not serve until it is "
-                                 "restarted",
+                                 "refilled or restarted",
                                  heft__member_get_id(sub->member));
     }
     return status;

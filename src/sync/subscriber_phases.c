@@ -284,6 +284,14 @@ static heft_status_t collect_expected(heft_subscriber_t *sub, const heft__order_
     return HEFT_OK;
 }
 
+static heft_status_t digest_error(const heft_subscriber_t *sub, uint32_t i, const char *where,
+                                  uint64_t got, uint64_t expected, heft_error_t *err)
+{
+    return heft__error_set(
+        err, HEFT_ERR_DIGEST, "parameter \"%.120s\": digest %016llx %s, %016llx expected",
+        param_name(sub, i), (unsigned long long)got, where, (unsigned long long)expected);
+}
+
 /* Index of the first parameter whose bytes are not what they should be; n_params: none. */
 static uint32_t compare_staged(heft_subscriber_t *sub)
 {
@@ -324,11 +332,7 @@ static void do_verify(heft_subscriber_t *sub, const heft__order_t *order)
     if (status == HEFT_OK) {
         bad = compare_staged(sub);
         if (bad < sub->layout.n_params) {
-            status = heft__error_set(&err, HEFT_ERR_DIGEST,
-                                     "parameter \"%.120s\": digest %016llx arrived, %016llx "
-                                     "expected",
-                                     param_name(sub, bad), (unsigned long long)sub->arrived[bad],
-                                     (unsigned long long)sub->expected[bad]);
+            status = digest_error(sub, bad, "arrived", sub->arrived[bad], sub->expected[bad], &err);
         }
     }
     note_arrival(sub, heft__clock_mono_ns() - start);
@@ -397,20 +401,89 @@ static void publish_version(heft_subscriber_t *sub, const heft__order_t *order)
 
 static void become_suspect(heft_subscriber_t *sub)
 {
-    (void)pthread_mutex_lock(&sub->lock);
-    sub->is_suspect = true;
-    sub->is_serving = false;
-    (void)pthread_mutex_unlock(&sub->lock);
     heft__report_t *report = heft__member_lock(sub->member);
+    const heft__round_id_t round = report->round;
     report->condition = HEFT__CONDITION_LIVE_SUSPECT;
     report->serving = false;
     heft__member_unlock(sub->member, false);
+    (void)pthread_mutex_lock(&sub->lock);
+    sub->is_suspect = true;
+    sub->is_serving = false;
+    sub->suspect_round = round;
+    (void)pthread_mutex_unlock(&sub->lock);
+}
+
+/* Written anew as a whole, and compared. */
+static void clear_suspicion(heft_subscriber_t *sub)
+{
+    (void)pthread_mutex_lock(&sub->lock);
+    sub->is_suspect = false;
+    (void)pthread_mutex_unlock(&sub->lock);
+    heft__report_t *report = heft__member_lock(sub->member);
+    report->condition = HEFT__CONDITION_OK;
+    heft__member_unlock(sub->member, false);
+}
+
+static bool is_suspect(heft_subscriber_t *sub)
+{
+    (void)pthread_mutex_lock(&sub->lock);
+    bool is = sub->is_suspect;
+    (void)pthread_mutex_unlock(&sub->lock);
+    return is;
+}
+
+/* The live parameters that rounds write, against the digests that they must have. */
+static heft_status_t check_live(heft_subscriber_t *sub, const uint64_t *expected, heft_error_t *err)
+{
+    /* measured for all of them before anything is said: live reports want the whole list */
+    heft__digest_all((const void *const *)sub->params, sub->moved, sub->layout.n_params,
+                     sub->n_threads, sub->measured);
+    for (uint32_t i = 0; i < sub->layout.n_params; i++) {
+        if (sub->measured[i] != expected[i]) {
+            return digest_error(sub, i, "is live", sub->measured[i], expected[i], err);
+        }
+    }
+    return HEFT_OK;
+}
+
+/* What must hold before the first write. A flip that is tried again finds its staging as it was. */
+static heft_status_t check_flip(heft_subscriber_t *sub, bool is_again, heft_error_t *err)
+{
+    heft_status_t status = check_addresses(sub, err);
+    if (status == HEFT_OK && is_again) {
+        const uint32_t bad = compare_staged(sub);
+        if (bad < sub->layout.n_params) {
+            status =
+                digest_error(sub, bad, "is staged", sub->arrived[bad], sub->expected[bad], err);
+        }
+    }
+    return status;
+}
+
+static void fail_flip(heft_subscriber_t *sub, const heft_error_t *err)
+{
+    become_suspect(sub);
+    heft__member_conclude(sub->member, HEFT__RESULT_FAILED, HEFT__STATE_PAUSED, err, NULL);
+}
+
+/* A flip that broke off in this very round is not mended by another one. */
+static bool is_beyond_repair(heft_subscriber_t *sub, const heft__order_t *order)
+{
+    return is_suspect(sub) && heft__round_id_equal(sub->suspect_round, order->round);
 }
 
 static void do_flip(heft_subscriber_t *sub, const heft__order_t *order)
 {
     heft_error_t err = HEFT_ERROR_INIT;
-    if (check_addresses(sub, &err) != HEFT_OK) { /* nothing was written */
+    const bool is_again = heft__round_id_equal(sub->flip_round, order->round);
+    const bool must_verify = is_again || is_suspect(sub);
+    sub->flip_round = order->round;
+    if (is_beyond_repair(sub, order)) {
+        (void)heft__error_set(&err, HEFT_ERR_POISONED, "its flip broke off: it must be refilled");
+        heft__member_conclude(sub->member, HEFT__RESULT_FAILED, HEFT__STATE_PAUSED, &err, NULL);
+        return;
+    }
+    if (check_flip(sub, is_again, &err) != HEFT_OK) { /* nothing was written */
         heft__member_conclude(sub->member, HEFT__RESULT_REFUSED, HEFT__STATE_PAUSED, &err, NULL);
         return;
     }
@@ -422,12 +495,18 @@ static void do_flip(heft_subscriber_t *sub, const heft__order_t *order)
     heft__report_t *report = heft__member_lock(sub->member);
     report->counters.flip_ns = heft__clock_mono_ns() - start;
     heft__member_unlock(sub->member, false);
+    if (must_verify && check_live(sub, sub->expected, &err) != HEFT_OK) {
+        fail_flip(sub, &err);
+        return;
+    }
     if (sub->hooks.flipped != NULL && sub->hooks.flipped(sub->hooks.arg, order->version) != 0) {
         (void)heft__error_set(&err, HEFT_ERR_STATE, "the flipped hook failed at version %lld",
                               (long long)order->version);
-        become_suspect(sub);
-        heft__member_conclude(sub->member, HEFT__RESULT_FAILED, HEFT__STATE_PAUSED, &err, NULL);
+        fail_flip(sub, &err);
         return;
+    }
+    if (must_verify) {
+        clear_suspicion(sub);
     }
     heft__member_conclude(sub->member, HEFT__RESULT_OK, HEFT__STATE_FLIPPED, NULL, NULL);
 }
@@ -436,10 +515,8 @@ static void do_flip(heft_subscriber_t *sub, const heft__order_t *order)
 static bool return_to_service(heft_subscriber_t *sub, heft_error_t *err)
 {
     int64_t version = heft_subscriber_get_version(sub);
-    (void)pthread_mutex_lock(&sub->lock);
-    bool may_serve = version > 0 && !sub->is_suspect;
-    (void)pthread_mutex_unlock(&sub->lock);
-    may_serve = may_serve && version >= heft__member_get_committed(sub->member);
+    bool may_serve =
+        version > 0 && !is_suspect(sub) && version >= heft__member_get_committed(sub->member);
     if (sub->hooks.resume != NULL &&
         sub->hooks.resume(sub->hooks.arg, may_serve ? version : 0) != 0) {
         (void)heft__error_set(err, HEFT_ERR_STATE, "the resume hook failed at version %lld",
@@ -478,7 +555,7 @@ static heft_status_t fence(heft_subscriber_t *sub, const heft__order_t *order, h
     heft_status_t status =
         heft__window_fence(sub->window, deadline_of(order, quiet_ns), &replaced, err);
     if (status == HEFT_ERR_NOSPACE) {
-        heft__log(HEFT__LOG_WARN, "subscriber", "%s: no memory for new staging",
+        heft__log(HEFT_LOG_WARN, "subscriber", "%s: no memory for new staging",
                   heft__member_get_id(sub->member));
         return HEFT_OK;
     }
@@ -520,6 +597,9 @@ static void do_abort(heft_subscriber_t *sub, const heft__order_t *order)
 {
     heft_error_t err = HEFT_ERROR_INIT;
     heft__member_state_t state = get_state(sub);
+    if (order->decision == HEFT__DECISION_REVOKE) { /* the version of before is the committed one */
+        heft__member_set_committed(sub->member, heft_subscriber_get_version(sub));
+    }
     if (state == HEFT__STATE_FLIPPED) { /* the flip stands */
         heft__member_conclude(sub->member, HEFT__RESULT_OK, state, NULL, NULL);
         return;
@@ -535,9 +615,23 @@ static void do_abort(heft_subscriber_t *sub, const heft__order_t *order)
     heft__member_conclude(sub->member, HEFT__RESULT_OK, HEFT__STATE_IDLE, NULL, NULL);
 }
 
+/* Parameters that are not what the live version says must not be served. */
+static void leave_service(heft_subscriber_t *sub, const heft_error_t *why)
+{
+    const bool was_serving = heft_subscriber_is_serving(sub) != 0;
+    heft__log(HEFT_LOG_ERROR, "subscriber", "%s: %s", heft__member_get_id(sub->member),
+              why->message);
+    become_suspect(sub);
+    if (was_serving && sub->hooks.pause != NULL && sub->hooks.pause(sub->hooks.arg) != 0) {
+        heft__log(HEFT_LOG_ERROR, "subscriber", "%s: the pause hook failed while leaving service",
+                  heft__member_get_id(sub->member));
+    }
+}
+
 static void do_live(heft_subscriber_t *sub)
 {
     heft_error_t err = HEFT_ERROR_INIT;
+    heft_error_t why = HEFT_ERROR_INIT;
     char digest[HEFT__DIGEST_SIZE] = "";
     char *text = NULL;
     heft_status_t status = check_addresses(sub, &err);
@@ -549,8 +643,9 @@ static void do_live(heft_subscriber_t *sub)
                               .set = { .params = sub->measured,
                                        .n_params = sub->layout.n_params } };
         memcpy(live.set.plan, heft_plan_get_rank_digest(sub->plan, 0), sizeof live.set.plan);
-        heft__digest_all((const void *const *)sub->params, sub->layout.sizes, sub->layout.n_params,
-                         sub->n_threads, sub->measured);
+        if (check_live(sub, sub->digests, &why) != HEFT_OK && live.version > 0) {
+            leave_service(sub, &why);
+        }
         status = heft__live_encode(&live, &text, &err);
     }
     if (status == HEFT_OK) {

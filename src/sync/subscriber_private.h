@@ -33,7 +33,8 @@ struct heft_subscriber {
     uint64_t *expected;  /* from the sources, shares combined */
     uint64_t *measured;  /* live digests */
     int64_t pause_began_ns;
-    int64_t stage_until_ns; /* by then everything must have arrived */
+    int64_t stage_until_ns;      /* by then everything must have arrived */
+    heft__round_id_t flip_round; /* of the last flip that was tried */
 
     /* Guarded by the member's lock: what refresh looks at while a transfer is on. */
     bool is_armed;
@@ -45,7 +46,8 @@ struct heft_subscriber {
     int64_t version;
     bool is_serving;
     bool is_suspect;
-    uint64_t *digests; /* of the parameters at `version` */
+    heft__round_id_t suspect_round; /* in which it became so: another one may write it anew */
+    uint64_t *digests;              /* of the parameters at `version` */
 };
 
 /* The same as heft_subscriber_create over another transport. */

@@ -296,6 +296,8 @@ typedef struct heft__report {
     char source_digest[HEFT__DIGEST_SIZE];
     char digests[HEFT__DIGEST_SIZE];
     char live[HEFT__DIGEST_SIZE];
+    int64_t version; /* of the round, once something may have moved; 0: none */
+    uint32_t movers; /* destinations that move in it; 0: this one does not */
     heft__counters_t counters;
     heft__problems_t problems; /* owned */
 } heft__report_t;
@@ -330,6 +332,7 @@ typedef struct heft__order {
     int64_t version;
     heft__decision_t decision;
     int64_t left_ms;
+    uint32_t movers; /* destinations that move in the round, for those that do; 0: not said */
     char plan[HEFT__DIGEST_SIZE]; /* "" when there is none; likewise source_digest */
     char source_digest[HEFT__DIGEST_SIZE];
     heft__peer_t *peers; /* owned */

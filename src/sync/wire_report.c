@@ -32,6 +32,8 @@ static const heft__field_t report_fields[] = {
     HEX64("source_digest", source_digest),
     HEX64("digests", digests),
     HEX64("live", live),
+    { "version", HEFT__FIELD_INT, false, AT(version), 0, HEFT__WIRE_MAX_INT, NULL },
+    { "movers", HEFT__FIELD_U32, false, AT(movers), 0, INT32_MAX, NULL },
     { "counters", HEFT__FIELD_OBJECT, false, 0, 0, 0, NULL },
     { "problems", HEFT__FIELD_LIST, false, 0, 0, 0, NULL },
     HEFT__FIELD_END

@@ -172,4 +172,57 @@ heft__region_t heft__fold_piece_region(const heft__fold_piece_t *piece);
 /* Source s of a piece as a view of its buffer. */
 heft_view_t heft__fold_piece_src_view(const heft__fold_piece_t *piece, uint32_t s);
 
+/* ---- known kernels: opaque writes that heft runs itself. Their text names, versions and fixes
+ * them completely (docs/formats/known-kernels.md), so that it can stand in contracts and digests
+ * ---- */
+
+#define HEFT__KNOWN_PREFIX "heft."
+#define HEFT__KNOWN_TEXT_BYTES 384 /* holds the text of any known kernel */
+
+typedef enum heft__known_code {
+    HEFT__KNOWN_FP8_QUANTISE = 1,
+    HEFT__KNOWN_MXFP4_UNPACK = 2
+} heft__known_code_t;
+
+typedef struct heft__known {
+    heft__known_code_t code;
+    heft__scale_rule_t rule; /* FP8_QUANTISE */
+    int32_t n_dims;
+    int64_t block[HEFT_MAX_DIMS]; /* extents of a block, of as many dimensions as the input */
+} heft__known_t;
+
+/* An input or output: dtype and extents. */
+typedef struct heft__known_operand {
+    heft_dtype_t dtype;
+    int32_t rank;
+    const int64_t *extent;
+} heft__known_operand_t;
+
+/*
+ * The same work on a matrix for each batch: blocks of block_rows x block_cols, the last ones
+ * shorter, never across batches. MXFP4_UNPACK: one batch, groups of 32 values are the rows.
+ */
+typedef struct heft__known_grid {
+    int64_t n_batches;
+    int64_t n_rows;
+    int64_t n_cols;
+    int64_t block_rows;
+    int64_t block_cols;
+} heft__known_grid_t;
+
+/* Does the name of an opaque write claim to be a known kernel? */
+bool heft__known_claims(const char *op);
+/* HEFT_ERR_UNSUPPORTED: no such kernel or version; HEFT_ERR_ARGUMENT: its arguments. */
+heft_status_t heft__known_parse(const char *op, heft__known_t *known_out, heft_error_t *err);
+/* The text that parse reads. */
+void heft__known_print(const heft__known_t *known, char text[HEFT__KNOWN_TEXT_BYTES]);
+/* The rule of this name, or 0. */
+heft__scale_rule_t heft__scale_rule_from_name(const char *name, size_t len);
+
+/* Whether operands are what the kernel takes; grid_out may be NULL. HEFT_ERR_ARGUMENT names the
+ * operand, and what was expected. */
+heft_status_t heft__known_check(const heft__known_t *known, const heft__known_operand_t *dsts,
+                                uint32_t n_dsts, const heft__known_operand_t *srcs, uint32_t n_srcs,
+                                heft__known_grid_t *grid_out, heft_error_t *err);
+
 #endif

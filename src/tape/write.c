@@ -322,6 +322,52 @@ static heft_status_t check_opaque_dsts(const call_t *call, const heft_view_t *ds
     return status;
 }
 
+/* Outputs are whole buffers in order, so that whoever runs the kernel need not look at views. */
+static bool is_whole(const heft_tape_t *tape, const heft_view_t *view)
+{
+    int64_t count = 1;
+    for (int k = view->rank; k > 0; k--) {
+        if (view->extent[k - 1] != 1 && view->stride[k - 1] != count) {
+            return false;
+        }
+        count *= view->extent[k - 1];
+    }
+    return view->offset == 0 && count == tape->buffers[view->buffer].n_elems;
+}
+
+static heft__known_operand_t operand_of(const heft_tape_t *tape, const heft_view_t *view)
+{
+    return (heft__known_operand_t){ .dtype = tape->buffers[view->buffer].dtype,
+                                    .rank = view->rank,
+                                    .extent = view->extent };
+}
+
+static heft_status_t check_known(const call_t *call, const char *op, const heft_view_t *dsts,
+                                 uint32_t n_dsts, const heft_view_t *srcs, uint32_t n_srcs)
+{
+    heft__known_operand_t to[HEFT_MAX_SOURCES];
+    heft__known_operand_t from[HEFT_MAX_SOURCES];
+    heft__known_t known;
+    heft_error_t why = HEFT_ERROR_INIT;
+    heft_status_t status = heft__known_parse(op, &known, &why);
+    for (uint32_t i = 0; i < n_dsts && i < HEFT_MAX_SOURCES; i++) {
+        to[i] = operand_of(call->tape, &dsts[i]);
+        if (status == HEFT_OK && !is_whole(call->tape, &dsts[i])) {
+            status =
+                heft__error_set(&why, HEFT_ERR_ARGUMENT,
+                                "output %u is a part of %s: write a whole temporary and copy",
+                                (unsigned)i, heft__tape_label(call->tape, dsts[i].buffer).text);
+        }
+    }
+    for (uint32_t i = 0; i < n_srcs && i < HEFT_MAX_SOURCES; i++) {
+        from[i] = operand_of(call->tape, &srcs[i]);
+    }
+    if (status == HEFT_OK) {
+        status = heft__known_check(&known, to, n_dsts, from, n_srcs, NULL, &why);
+    }
+    return status == HEFT_OK ? HEFT_OK : refuse(call, status, "%s", why.message);
+}
+
 heft_status_t heft_tape_opaque(heft_tape_t *tape, const char *op, const heft_view_t *dsts,
                                uint32_t n_dsts, const heft_view_t *srcs, uint32_t n_srcs,
                                const char *note, heft_error_t *err)
@@ -336,6 +382,9 @@ heft_status_t heft_tape_opaque(heft_tape_t *tape, const char *op, const heft_vie
     heft_status_t status = check_opaque_dsts(&call, dsts, n_dsts);
     for (uint32_t i = 0; i < n_srcs && status == HEFT_OK; i++) {
         status = check_view(&call, &srcs[i], "source");
+    }
+    if (status == HEFT_OK && heft__known_claims(op)) {
+        status = check_known(&call, op, dsts, n_dsts, srcs, n_srcs);
     }
     if (status != HEFT_OK) {
         return status;

@@ -15,6 +15,16 @@
 #include "base/base.h"
 #include "heft/tensor.h"
 
+/* ---- scales of quantised blocks: how one follows from the largest magnitude of its block, and a
+ * code from both (docs/formats/known-kernels.md); values are part of file formats ---- */
+
+typedef enum heft__scale_rule {
+    HEFT__SCALE_DEEPSEEK = 1,
+    HEFT__SCALE_DEEPGEMM = 2,
+    HEFT__SCALE_TRANSFORMERS = 3,
+    HEFT__SCALE_UE8M0 = 4
+} heft__scale_rule_t;
+
 /* ---- regions ---- */
 
 /*

@@ -205,7 +205,7 @@ static void accept_sender_locked(shm_window_t *window)
     sender_t s = { .fd = fd, .pid_fd = -1, .phase = SENDER_HELLO };
     heft_error_t why = HEFT_ERROR_INIT;
     if (window->n_senders == MAX_SENDERS || heft__shm_check_peer(fd, &s.pid, &why) != HEFT_OK) {
-        heft__log(HEFT__LOG_WARN, "shm", "sender refused: %s",
+        heft__log(HEFT_LOG_WARN, "shm", "sender refused: %s",
                   why.status != HEFT_OK ? why.message : "too many senders");
         (void)refuse(window, &s, why.status != HEFT_OK ? why.status : HEFT_ERR_LIMIT);
         (void)close(fd);
@@ -229,7 +229,7 @@ static bool serve_sender_locked(shm_window_t *window, sender_t *s, short events)
         }
     }
     if (status != HEFT_IN_PROGRESS && status != HEFT_ERR_PEER) {
-        heft__log(HEFT__LOG_WARN, "shm", "sender %d dropped: %s", (int)s->pid,
+        heft__log(HEFT_LOG_WARN, "shm", "sender %d dropped: %s", (int)s->pid,
                   why.status != HEFT_OK ? why.message : heft_status_get_text(status));
     }
     return status == HEFT_IN_PROGRESS && (events & (POLLHUP | POLLERR | POLLNVAL)) == 0;

@@ -162,6 +162,18 @@ class Rounds(Case):
         text = self.heft("verify", "--live", "--url", self.url, code=1).stdout
         self.assertIn("1 of 2 destinations match", text)
 
+        # It has left service, and no round begins before it has been refilled.
+        self.assertIn("must not serve", silent.wait_event("suspect")["message"])
+        refused = run("push", self.model, "--url", self.url, "--version", "2")
+        self.assertEqual(refused.returncode, 5)
+        self.assertIn("destination.heft.0.1: it reports a poisoned condition", refused.stderr)
+        member = "destination.heft.0.1"
+        self.assertIn("no commit stands", self.heft("recover", member, "retry", "--url", self.url, code=5).stderr)
+        self.assertIn("rounds may begin", self.heft("recover", member, "refill", "--url", self.url).stdout)
+        self.assertEqual(self.push(1)["state"], "committed")
+        live = self.json("verify", "--live", "--url", self.url)
+        self.assertTrue(all(m["match"] for m in live["live"]))
+
         self.flip_live_bit(reading, norm)
         self.assertIn("model.layers.1.post_attention_layernorm.weight", reading.wait_event("torn")["message"])
         self.assertEqual(reading.child.wait(DEADLINE_S), 1)

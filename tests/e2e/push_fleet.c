@@ -24,6 +24,9 @@ static int on_pause(void *arg)
         (void)pthread_mutex_lock(&e->gate); /* the reader has finished its pass */
         e->is_paused = true;
     }
+    if (take_failure(&e->shift_in_pause)) {
+        e->pointers[2] = (uint8_t *)e->params.data[2] + 64;
+    }
     atomic_fetch_add(&e->n_paused, 1);
     return 0;
 }
@@ -220,6 +223,11 @@ void pf_expect_version(pf_fleet_t *fleet, int64_t version)
             }
         }
     }
+}
+
+void pf_unshift(pf_engine_t *engine)
+{
+    engine->pointers[2] = engine->params.data[2];
 }
 
 void pf_await(atomic_int *counter, int value)

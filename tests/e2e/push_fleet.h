@@ -33,6 +33,7 @@ typedef struct pf_engine {
     atomic_int n_torn;    /* of these, with a digest that was not the version's */
     atomic_int n_paused, n_flipped, n_resumed;
     atomic_int fail_pause, fail_flipped, fail_resume; /* this many calls from now on */
+    atomic_int shift_in_pause; /* this many pauses move a parameter, until pf_unshift */
     _Atomic int64_t resumed_version;
     atomic_int last_status; /* of the poller */
 } pf_engine_t;
@@ -68,6 +69,8 @@ heft_status_t pf_push(pf_fleet_t *fleet, int64_t version, heft_push_result_t *re
                       heft_error_t *err);
 /* Every engine serves exactly this version, element by element; 0: none serves. */
 void pf_expect_version(pf_fleet_t *fleet, int64_t version);
+/* Put the parameter back. */
+void pf_unshift(pf_engine_t *engine);
 /* Wait (5 s) until *counter >= value. */
 void pf_await(atomic_int *counter, int value);
 void pf_await_serving(pf_engine_t *engine);

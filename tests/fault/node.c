@@ -204,8 +204,8 @@ void node_main_if_asked(int argc, char **argv)
         return;
     }
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* no node outlives its test */
-    heft__log_set_sink(NULL, NULL,
-                       getenv("HEFT_TEST_LOG") != NULL ? atoi(getenv("HEFT_TEST_LOG")) : -1);
+    const char *level = getenv("HEFT_TEST_LOG");
+    heft__log_max_level = level != NULL ? atoi(level) : -1;
     const char *role = argv[2];
     if (strcmp(role, "coordinator") == 0) {
         run_coordinator(argv + 3);

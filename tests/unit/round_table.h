@@ -16,6 +16,8 @@ typedef struct table {
     int64_t sequence[N];
     int64_t live[N];
     bool serving[N];
+    heft__condition_t condition[N];
+    uint32_t movers;
     int64_t now;
 } table_t;
 
@@ -64,6 +66,12 @@ static inline heft_status_t report(table_t *t, uint32_t slot, heft__phase_t phas
     r.state = state;
     r.live_version = t->live[slot];
     r.serving = t->serving[slot];
+    r.condition = t->condition[slot];
+    if (t->movers > 0 && slot > 0 && phase >= HEFT__PHASE_STAGE) {
+        r.movers = t->movers;
+        r.version = 8;
+        (void)strcpy(r.source_digest, SIM_DIGEST_NEW);
+    }
     if (r.live_version > 0) {
         (void)strcpy(r.live_digest, r.live_version == 7 ? SIM_DIGEST_OLD : SIM_DIGEST_NEW);
     }

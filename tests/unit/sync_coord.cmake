@@ -5,4 +5,5 @@ heft_add_test(test_coordinator_rounds SOURCES unit/test_coordinator_rounds.c uni
 heft_add_test(test_coordinator SOURCES unit/test_coordinator.c unit/http_fleet.c LABELS sync)
 heft_add_test(test_round SOURCES unit/test_round.c LABELS sync)
 heft_add_test(test_round_flip SOURCES unit/test_round_flip.c LABELS sync)
+heft_add_test(test_round_recover SOURCES unit/test_round_recover.c LABELS sync)
 heft_add_test(test_security SOURCES unit/test_security.c unit/http_fleet.c LABELS sync)

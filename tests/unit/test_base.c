@@ -3,6 +3,7 @@
 #include "heft_test.h"
 
 #include <errno.h>
+#include <jansson.h>
 
 static void status_table_has_unique_values_and_names(void **state)
 {
@@ -234,24 +235,89 @@ static void little_endian_at_borders(void **state)
     assert_true(heft__get_le32(p) == 0xa1b2c3d4u);
 }
 
-static char logged[64];
+static char logged[4096];
 
-static void keep_line(void *arg, heft__log_level_t level, const char *part, const char *line)
+static void keep_line(void *arg, heft_log_level_t level, const char *line)
 {
-    (void)arg;
-    (void)snprintf(logged, sizeof logged, "%s/%s/%s", heft__log_level_name(level), part, line);
+    *(heft_log_level_t *)arg = level;
+    (void)snprintf(logged, sizeof logged, "%s", line);
+}
+
+static void configure(heft_log_level_t level, heft_log_format_t format, heft_log_level_t *seen)
+{
+    logged[0] = '\0';
+    assert_int_equal(heft_log_configure(level, format, keep_line, seen, NULL), HEFT_OK);
 }
 
 static void log_is_silent_below_its_level(void **state)
 {
     (void)state;
-    heft__log_set_sink(keep_line, NULL, HEFT__LOG_WARN);
-    logged[0] = '\0';
-    heft__log(HEFT__LOG_INFO, "base", "not shown %d", 1);
+    heft_log_level_t seen = HEFT_LOG_TRACE;
+    configure(HEFT_LOG_WARN, HEFT_LOG_PLAIN, &seen);
+    heft__log(HEFT_LOG_INFO, "base", "not shown %d", 1);
     assert_string_equal(logged, "");
-    heft__log(HEFT__LOG_WARN, "base", "shown %d", 2);
-    assert_string_equal(logged, "warn/base/shown 2");
-    heft__log_set_sink(NULL, NULL, HEFT__LOG_WARN);
+    heft__log(HEFT_LOG_WARN, "base", "shown %d", 2);
+    assert_string_equal(logged, "heft: warn: base: shown 2");
+    assert_int_equal(seen, HEFT_LOG_WARN);
+    heft_error_t err = HEFT_ERROR_INIT;
+    assert_int_equal(heft_log_configure((heft_log_level_t)7, HEFT_LOG_PLAIN, NULL, NULL, &err),
+                     HEFT_ERR_ARGUMENT);
+    assert_int_equal(heft_log_configure(HEFT_LOG_WARN, (heft_log_format_t)3, NULL, NULL, &err),
+                     HEFT_ERR_ARGUMENT);
+    assert_int_equal(heft_log_configure(HEFT_LOG_WARN, HEFT_LOG_PLAIN, NULL, NULL, NULL), HEFT_OK);
+}
+
+static void log_fields_are_text_or_json(void **state)
+{
+    (void)state;
+    heft_log_level_t seen;
+    const heft__logged_t fields[] = { HEFT__LOG_TEXT("round", "3.12"), HEFT__LOG_INT("bytes", -5),
+                                      HEFT__LOG_REAL("seconds", 1.5),
+                                      HEFT__LOG_TEXT("cause", "a \"b\"\n\tc\\"),
+                                      HEFT__LOG_TEXT("none", "") };
+    configure(HEFT_LOG_INFO, HEFT_LOG_PLAIN, &seen);
+    heft__log_event(HEFT_LOG_INFO, "sync", "round ended", fields, 5);
+    assert_string_equal(logged, "heft: info: sync: round ended round=3.12 bytes=-5 seconds=1.5 "
+                                "cause=\"a \\\"b\\\"\\u000a\\u0009c\\\\\" none=\"\"");
+    configure(HEFT_LOG_INFO, HEFT_LOG_TEXT, &seen);
+    heft__log_event(HEFT_LOG_INFO, "sync", "round ended", fields, 1);
+    assert_int_equal(logged[4], '-'); /* a date */
+    assert_string_equal(logged + 24, " info sync: round ended round=3.12");
+    configure(HEFT_LOG_INFO, HEFT_LOG_JSON, &seen);
+    heft__log_event(HEFT_LOG_INFO, "sync", "round ended", fields, 5);
+    assert_non_null(strstr(logged,
+                           "\"level\":\"info\",\"part\":\"sync\",\"message\":\"round ended\","
+                           "\"round\":\"3.12\",\"bytes\":-5,\"seconds\":1.5,"
+                           "\"cause\":\"a \\\"b\\\"\\u000a\\u0009c\\\\\",\"none\":\"\"}"));
+    assert_int_equal(heft_log_configure(HEFT_LOG_WARN, HEFT_LOG_PLAIN, NULL, NULL, NULL), HEFT_OK);
+}
+
+/* A line has a limit; what is beyond is cut so that the JSON stays whole, wherever the cut falls.
+ */
+static void long_log_lines_stay_whole(void **state)
+{
+    (void)state;
+    heft_log_level_t seen;
+    char text[3000];
+    for (size_t n = 1700; n < 2200; n++) {
+        memset(text, 'x', n);
+        text[n] = '\0';
+        text[n - 1] = '"';
+        text[n - 2] = '\n';
+        const heft__logged_t fields[] = { HEFT__LOG_TEXT("a", text), HEFT__LOG_INT("b", 1) };
+        configure(HEFT_LOG_INFO, HEFT_LOG_JSON, &seen);
+        heft__log_event(HEFT_LOG_INFO, "sync", n % 2 == 0 ? "event" : text, fields, 2);
+        json_error_t where;
+        json_t *root = json_loads(logged, 0, &where);
+        if (root == NULL) {
+            fail_msg("%zu: %s: %s", n, where.text, logged + strlen(logged) - 40);
+        }
+        json_decref(root);
+        configure(HEFT_LOG_INFO, HEFT_LOG_PLAIN, &seen);
+        heft__log_event(HEFT_LOG_INFO, "sync", "event", fields, 2);
+        assert_true(strlen(logged) < 2048);
+    }
+    assert_int_equal(heft_log_configure(HEFT_LOG_WARN, HEFT_LOG_PLAIN, NULL, NULL, NULL), HEFT_OK);
 }
 
 typedef struct opts_v2 {
@@ -307,6 +373,8 @@ int main(void)
         cmocka_unit_test(edit_distance_counts_and_gives_up),
         cmocka_unit_test(little_endian_at_borders),
         cmocka_unit_test(log_is_silent_below_its_level),
+        cmocka_unit_test(log_fields_are_text_or_json),
+        cmocka_unit_test(long_log_lines_stay_whole),
         cmocka_unit_test(options_keep_defaults_and_refuse_what_is_not_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -227,6 +227,9 @@ static void start_survives_lack_of_memory(void **state)
     (void)snprintf(file, sizeof file, "%s/state.json", dir);
     heft_coordinator_opts_t opts = HEFT_COORDINATOR_OPTS_INIT;
     opts.state_file = file;
+    char log[600];
+    (void)snprintf(log, sizeof log, "%s/rounds.jsonl", dir);
+    opts.round_log = log;
     const int64_t live = heft__alloc_live();
     for (long k = 0;; k++) {
         heft_coordinator_t *c = NULL;
@@ -385,7 +388,6 @@ static void poisoned_condition_is_kept_until_recovered(void **state)
                    (long long)status_int(e, "epoch"));
     expect(e, "POST", "/v1/members/destination.heft.0.0/poll", body, 204, NULL);
     expect(e, "GET", "/v1/status", NULL, 200, "destination.heft.0.0: it reports a poisoned");
-    expect(e, "GET", "/", NULL, 200, "poisoned");
     expect(e, "POST", "/v1/rounds", "{\"version\":1,\"key\":\"k\"}", 409, "ERR_POISONED");
     expect(e, "DELETE", "/v1/members/destination.heft.0.0?incarnation=" INC_A, NULL, 409,
            "ERR_POISONED");
@@ -393,7 +395,8 @@ static void poisoned_condition_is_kept_until_recovered(void **state)
 #define CLAIM(claim) "{\"members\":[{\"id\":\"destination.heft.0.0\",\"claim\":\"" claim "\"}]}"
     expect(e, "POST", "/v1/recover", CLAIM("restarted"), 409, "no new incarnation");
     expect(e, "POST", "/v1/recover", CLAIM("fenced"), 409, "not confirmed");
-    expect(e, "POST", "/v1/recover", CLAIM("retry"), 409, "not supported by this version");
+    expect(e, "POST", "/v1/recover", CLAIM("retry"), 409, "no commit stands");
+    expect(e, "POST", "/v1/recover", CLAIM("again"), 400, "is none of restarted, fenced, retry");
     expect(e, "POST", "/v1/recover", "{\"members\":[{\"id\":\"x\",\"claim\":\"removed\"}]}", 404,
            "member x");
     expect(e, "POST", "/v1/recover", "{\"members\":[{\"id\":\"x\"}]}", 400, "claim");
@@ -541,7 +544,7 @@ static void requests_of_one_kind_are_independent_of_another(void **state)
     (void)snprintf(path, sizeof path, "/v1/rounds/%s", round);
     expect(e, "GET", path, NULL, 200, "\"state\":\"preparing\"");
     expect(e, "GET", "/metrics", NULL, 200, "heft_round_in_flight 1");
-    expect(e, "GET", "/", NULL, 200, "phase manifest");
+    expect(e, "GET", "/v1/rounds", NULL, 200, "\"phase\":\"manifest\"");
     (void)snprintf(path, sizeof path, "/v1/rounds/%s/cancel", round);
     expect(e, "POST", path, NULL, 202, "aborted");
 }

@@ -221,8 +221,8 @@ static void json_form_is_strict(void **state)
           "negative" },
         { TENSORS("{\"name\":\"a\",\"dtype\":\"BF16\",\"shape\":[1,1,1,1,1,1,1,1,1,1,1,1,1]}"),
           HEFT_ERR_LIMIT, "13 dimensions" },
-        { TENSORS("{\"name\":\"a\",\"dtype\":\"BF16\",\"shape\":[1],\"pad\":1}"), HEFT_ERR_FORMAT,
-          "unknown key \"pad\" in tensor \"a\"" },
+        { TENSORS("{\"name\":\"a\",\"dtype\":\"BF16\",\"shape\":[1],\"padded\":1}"),
+          HEFT_ERR_FORMAT, "unknown key \"padded\" in tensor \"a\"" },
         { TENSORS("{\"name\":\"a\",\"dtype\":\"BF16\",\"shape\":[1]},"
                   "{\"name\":\"a\",\"dtype\":\"BF16\",\"shape\":[1]}"),
           HEFT_ERR_FORMAT, "tensor \"a\" is there already" },

@@ -151,7 +151,7 @@ static void json_that_is_wrong_is_refused(void **state)
         { "{\"lets\": {}}", "unknown key \"lets\"" },
         { "{\"let\": []}", "\"let\" is no object" },
         { "{\"config\": 1}", "\"config\" is no object" },
-        { "{\"let\": {\"a\": 1.5}}", "\"a\" is no integer, truth value or text" },
+        { "{\"let\": {\"a\": 1.5}}", "\"a\" is no integer, truth value, text or list" },
         { "{\"let\": {\"a\": null}}", "\"a\"" },
         { "{\"let\": {\"a b\": 1}}", "no name of a let" },
         { "{\"let\": {\"a\": \"\"}}", "1 to 256 bytes" },
@@ -196,7 +196,7 @@ static void configuration_comes_from_a_file(void **state)
     heft_test_rmdir(dir);
     rb_config(b, "{\"list\": [1], \"deep\": {\"a\": 1}, \"num_heads\": 4}");
     rb_refuses(b, "let n = config.list\n\"x\" [] -> \"y.{n}\" []", 0, HEFT_ERR_ARGUMENT,
-               "is a list");
+               "got the list of 1 values");
     rb_refuses(b, "let n = config.deep\n\"x\" [] -> \"y.{n}\" []", 0, HEFT_ERR_ARGUMENT,
                "is an object");
     rb_refuses(b, "let n = config.num_head\n\"x\" [] -> \"y.{n}\" []", 0, HEFT_ERR_ARGUMENT,

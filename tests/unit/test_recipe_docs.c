@@ -51,6 +51,7 @@ static int run_block(rb_t *b, block_t *block)
         char *in = word_after(block->lines[i], "in ");
         char *set = word_after(block->lines[i], "set ");
         char *number = word_after(block->lines[i], "rank ");
+        char *config = word_after(block->lines[i], "config ");
         if (in != NULL) {
             split(in, &name, &shape, &values);
             rb_source(b, name, HEFT_DTYPE_F32, shape, values);
@@ -59,6 +60,8 @@ static int run_block(rb_t *b, block_t *block)
             assert_non_null(value);
             *value = '\0';
             rb_set(b, set, value + 1);
+        } else if (config != NULL) {
+            rb_config(b, config);
         } else if (number != NULL) {
             rank = (uint32_t)strtoul(number, NULL, 10);
         }

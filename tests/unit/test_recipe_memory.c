@@ -5,11 +5,12 @@
 #include "heft/model.h"
 
 static const char text[] =
-    "let tp = 2, wire = \"bf16\", n = config.n\nranks tp as r\n"
+    "let tp = 2, wire = \"bf16\", n = config.n\nlet twice(a) = a * 2, more(a, b) = twice(a) + b\n"
+    "ranks tp as r\n"
     "require tp > 0 \"tp\"\n"
     "dtype wire except \"*.router.*\", \"zzz\" except \"v\" when tp > 1\n"
     "\"{p*}.layers_{s}.w\" [({r}:tp f), (d:2 q)] where f pad 8 as (b c:2), l:3\n"
-    "  -> \"{p*}.layers.{s*2}.w\" [(b 0:2 c), d, (q k:2)]\n"
+    "  -> \"{p*}.layers.{more(s, s) - s}.w\" [(b 0:2 c), d, (q k:2)]\n"
     "\"a.scale\" [f], \"a.w\" [f, d] -> \"a.out\" [f, d] when has(\"a.w\") by mul in f32\n"
     "\"stack\" [l, d] where d pad 4 -> \"stack.{l}\" [d] by scale(2) in f32\n"
     "optional ignore \"rngs.*\", \"q\" because \"none\" when true\n"

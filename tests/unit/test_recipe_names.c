@@ -94,7 +94,8 @@ static void when_chooses_matches(void **state)
     assert_int_equal(rb_n_params(b), 3);
     rb_expect(b, "even.2", F32, "", "3");
     rb_expect(b, "odd.1", F32, "", "2");
-    rb_refuses(b, "\"l.{i}\" [] -> \"o.{i}\" [] when i > 7", 0, HEFT_ERR_NAME, "matches none");
+    rb_refuses(b, "\"l.{i}\" [] -> \"o.{i}\" [] when i > 7", 0, HEFT_ERR_NAME,
+               "turns away all of them");
     rb_refuses(b, "\"{rest*}\" [] -> \"o\" [] when false\n\"m.{i}\" [] -> \"o.{i}\" []", 0,
                HEFT_ERR_NAME, "\"m.{i}\" matches none of 3");
 }

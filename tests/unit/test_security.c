@@ -218,11 +218,10 @@ static void beyond_loopback_needs_token_and_tls(void **state)
 
 static char last_warning[300];
 
-static void note_warning(void *arg, heft__log_level_t level, const char *part, const char *line)
+static void note_warning(void *arg, heft_log_level_t level, const char *line)
 {
     (void)arg;
-    (void)part;
-    if (level == HEFT__LOG_WARN) {
+    if (level == HEFT_LOG_WARN) {
         (void)snprintf(last_warning, sizeof last_warning, "%s", line);
     }
 }
@@ -230,10 +229,12 @@ static void note_warning(void *arg, heft__log_level_t level, const char *part, c
 static void insecure_warns_at_each_start(void **state)
 {
     (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
     heft_coordinator_opts_t opts = HEFT_COORDINATOR_OPTS_INIT;
     opts.address = "0.0.0.0";
     opts.insecure = 1;
-    heft__log_set_sink(note_warning, NULL, HEFT__LOG_WARN);
+    EXPECT_STATUS(heft_log_configure(HEFT_LOG_WARN, HEFT_LOG_PLAIN, note_warning, NULL, &err),
+                  HEFT_OK);
     for (int i = 0; i < 2; i++) {
         last_warning[0] = '\0';
         heft_coordinator_stop(start(&opts));
@@ -243,7 +244,7 @@ static void insecure_warns_at_each_start(void **state)
     last_warning[0] = '\0';
     heft_coordinator_stop(start(&opts));
     assert_string_equal(last_warning, "");
-    heft__log_set_sink(NULL, NULL, HEFT__LOG_WARN);
+    EXPECT_STATUS(heft_log_configure(HEFT_LOG_WARN, HEFT_LOG_PLAIN, NULL, NULL, &err), HEFT_OK);
 }
 
 static void private_files_must_be_private(void **state)
