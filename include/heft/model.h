@@ -108,9 +108,9 @@ HEFT_API void heft_string_free(char *text);
 /**
  * Open a safetensors file, or a folder with model.safetensors.index.json, or a folder with exactly
  * one .safetensors file, or else a folder with such folders rank-0, rank-1, ..: their tensors
- * together, with names that begin with "rank-N.". Headers are checked strictly; data are mapped, not read. side goes into
- * the manifest. HEFT_ERR_IO, HEFT_ERR_FORMAT (with the file, the tensor and the byte offset),
- * HEFT_ERR_NOT_FOUND.
+ * together, with names that begin with "rank-N.". Headers are checked strictly; data are mapped,
+ * not read. side goes into the manifest. HEFT_ERR_IO, HEFT_ERR_FORMAT (with the file, the tensor
+ * and the byte offset), HEFT_ERR_NOT_FOUND.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_checkpoint_open(const char *path, const char *side,
                                                             heft_checkpoint_t **checkpoint_out,

@@ -33,7 +33,6 @@ typedef struct heft_coordinator_opts {
     /* Deadlines of phases in milliseconds; 0: the default of docs/guide/rounds.md. */
     uint32_t preflight_ms, prepare_ms, stage_ms, verify_ms, pause_ms, decide_ms, flip_ms, resume_ms,
         release_ms, abort_ms, contact_ms, poll_ms;
-    const char *round_log; /* NULL: none; else a file: one JSON line for each round is appended */
     const char *token_file; /* NULL: none; every request must carry the token in it */
     const char *tls_cert;   /* PEM files; both or none: serve https */
     const char *tls_key;
@@ -41,6 +40,7 @@ typedef struct heft_coordinator_opts {
     uint32_t max_connections; /* 0: 8192 */
     uint8_t insecure;         /* 1: listen beyond loopback without token and TLS */
     uint8_t reserved2[7];
+    const char *round_log; /* NULL: none; else a file: one JSON line for each round is appended */
 } heft_coordinator_opts_t;
 #define HEFT_COORDINATOR_OPTS_INIT              \
     {                                           \

@@ -133,20 +133,6 @@ struct cli_args {
         .name = "threads", .value = "N", .kind = CLI_NUMBER, .min = 1, .max = 1024, \
         .help = "Copying threads. Default: 1."                                      \
     }
-#define CLI_OPT_LOG                                                                         \
-    {                                                                                       \
-        .name = "log", .value = "LEVEL", .kind = CLI_TEXT,                                  \
-        .choices = "error warn info debug trace",                                           \
-        .help = "What is logged to standard error. info: members that come and go, rounds " \
-                "and their phases. Default: $HEFT_LOG, else warn."                          \
-    }
-#define CLI_OPT_LOG_FORMAT                                                                       \
-    {                                                                                            \
-        .name = "log-format", .value = "FORMAT", .kind = CLI_TEXT, .choices = "plain text json", \
-        .help = "text: with the time, as key=value; json: one object a line. Default: "          \
-                "$HEFT_LOG_FORMAT, else plain."                                                  \
-    }
-
 /* ---- parsing ---- */
 
 /* Fill args from argv (command name excluded); borrows argv. Prints what is wrong. CLI_OK or
@@ -163,15 +149,14 @@ const char *cli_next(const cli_args_t *args, const char *option, size_t *cursor)
 /* --url, or that of the environment or of the settings file, or NULL. */
 const char *cli_url(const cli_args_t *args);
 
-/* What is logged, from --log and --log-format (where the command has them) or the environment. */
-int cli_log_set_up(const cli_args_t *args);
-
 /* The options of a command: its own, then its knobs. */
 size_t cli_n_options(const cli_command_t *command);
 const cli_option_t *cli_option_at(const cli_command_t *command, size_t i);
 /* Fill args->config from the flags given, the environment and the settings file. Prints what is
  * wrong; CLI_OK or an exit code. */
 int cli_config_load(cli_args_t *args);
+/* What is logged, from --log and --log-format (where the command has them) or the environment. */
+int cli_log_set_up(const cli_args_t *args);
 
 /* The candidate nearest to a word, or NULL when none is near. */
 typedef struct cli_nearest {

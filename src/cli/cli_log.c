@@ -13,8 +13,15 @@ static const char *const formats[] = { "plain", "text", "json" };
 static int choose(const cli_args_t *args, const char *option, const char *variable,
                   const char *const *words, int n_words, int missing)
 {
-    const char *given = cli_text(args, option);
-    const char *word = given != NULL ? given : getenv(variable);
+    heft_setting_t setting = { 0 };
+    if (args->config != NULL) {
+        heft_error_t err = HEFT_ERROR_INIT;
+        if (heft_config_query(args->config, option, &setting, &err) != HEFT_OK) {
+            (void)cli_fail_status(args, &err);
+            return -1;
+        }
+    }
+    const char *word = args->config != NULL ? setting.text : getenv(variable);
     if (word == NULL || word[0] == '\0') {
         return missing;
     }

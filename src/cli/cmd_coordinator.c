@@ -36,11 +36,11 @@ static heft_coordinator_opts_t options_of(const cli_args_t *args)
     opts.address = cli_text(args, "address");
     opts.port = (uint16_t)cli_number(args, "port", 0);
     opts.state_file = cli_text(args, "state");
-    opts.round_log = cli_text(args, "round-log");
     opts.token_file = cli_text(args, "token-file");
     opts.tls_cert = cli_text(args, "tls-cert");
     opts.tls_key = cli_text(args, "tls-key");
     opts.insecure = cli_has(args, "insecure");
+    opts.round_log = cli_text(args, "round-log");
     const struct {
         const char *name;
         uint32_t *field;
@@ -57,6 +57,16 @@ static heft_coordinator_opts_t options_of(const cli_args_t *args)
         *deadlines[i].field = (uint32_t)cli_number(args, deadlines[i].name, 0);
     }
     return opts;
+}
+
+/* Every member holds a connection or two: take as many open files as the system allows. */
+static void raise_open_files(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+        files.rlim_cur = files.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &files);
+    }
 }
 
 /* Until a signal: then no new rounds, and the one in flight may end. A second signal: at once. */
@@ -76,16 +86,6 @@ static int wait_for_end(const cli_args_t *args, heft_coordinator_t *coordinator,
         }
     }
     return CLI_OK;
-}
-
-/* Every member holds a connection or two: take as many open files as the system allows. */
-static void raise_open_files(void)
-{
-    struct rlimit files;
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
-        files.rlim_cur = files.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &files);
-    }
 }
 
 static int run(const cli_args_t *args)
@@ -122,12 +122,6 @@ static const cli_option_t options[] = {
       .kind = CLI_TEXT,
       .complete = CLI_COMPLETE_FILE,
       .help = "Write the port to this file when it is listening." },
-    { .name = "round-log",
-      .value = "FILE",
-      .kind = CLI_TEXT,
-      .complete = CLI_COMPLETE_FILE,
-      .help = "Append the result of every round to this file, one JSON object a line. It is opened "
-              "anew for each, so it can be rotated." },
     { .name = "drain-ms",
       .value = "N",
       .kind = CLI_NUMBER,
@@ -135,8 +129,6 @@ static const cli_option_t options[] = {
       .max = 86400000,
       .help = "After a signal, wait so long for the round in flight to end; no other begins. A "
               "second signal stops at once. Default: 30000." },
-    CLI_OPT_LOG,
-    CLI_OPT_LOG_FORMAT,
 };
 
 const cli_command_t cli_cmd_coordinator = {

@@ -189,8 +189,6 @@ static const cli_option_t options[] = {
       .min = 1,
       .max = 86400,
       .help = "Deadline of --wait-for. Default: 60." },
-    CLI_OPT_LOG,
-    CLI_OPT_LOG_FORMAT,
     CLI_OPT_JSON,
 };
 

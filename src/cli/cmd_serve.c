@@ -319,8 +319,6 @@ static const cli_option_t options[] = {
       .kind = CLI_TEXT,
       .complete = CLI_COMPLETE_FILE,
       .help = "Write a JSON summary to this file on the way out." },
-    CLI_OPT_LOG,
-    CLI_OPT_LOG_FORMAT,
     CLI_OPT_JSON,
 };
 

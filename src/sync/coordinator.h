@@ -138,6 +138,8 @@ struct heft_coordinator {
 bool heft__coordinator_has_route(heft__call_t *call);
 /* Handle a call, first or again. Afterwards call->waits says whether it has a reply yet. */
 void heft__coordinator_handle(heft_coordinator_t *c, heft__call_t *call);
+/* The path needs no token. */
+bool heft__coordinator_is_open_path(const char *path);
 /* A call that waits can be handled again. */
 bool heft__coordinator_is_ready_locked(const heft_coordinator_t *c, const heft__call_t *call,
                                        int64_t now_ns);

@@ -129,6 +129,12 @@ static const route_t routes[] = {
     { "GET", "/", NULL, heft__serve_page, NULL },
 };
 
+/* What anybody may ask for: it says nothing of the fleet, and a probe or a browser has no token. */
+bool heft__coordinator_is_open_path(const char *path)
+{
+    return strcmp(path, "/healthz") == 0 || strcmp(path, "/") == 0;
+}
+
 /* The id between prefix and suffix; false when the path is another. id holds HEFT__ID_SIZE. */
 static bool match(const route_t *route, const char *path, char *id)
 {

@@ -142,13 +142,13 @@ typedef struct heft__round {
     heft__decision_t decision; /* durable */
     heft__decision_t pending;  /* being written */
     bool senders_started;
-    bool checking; /* plans or digest: the caller has been asked */
-    bool started;  /* its begin is on disk */
-    bool fencing;  /* STOPPING: destinations have been told to fence */
-    bool is_bare;  /* no record was found: members may be in a round that is not known here */
+    bool checking;       /* plans or digest: the caller has been asked */
+    bool started;        /* its begin is on disk */
+    bool fencing;        /* STOPPING: destinations have been told to fence */
+    bool is_bare;        /* no record was found: members may be in a round that is not known here */
     uint32_t n_expected; /* UNKNOWN, origin IDLE: destinations of a found round that must report */
-    bool departed; /* in doubt: a destination has left the round, so nothing can be revoked */
-    bool canceled; /* while the record of begin was being written */
+    bool departed;       /* in doubt: a destination has left the round, so nothing can be revoked */
+    bool canceled;       /* while the record of begin was being written */
     bool
         maybe_written; /* a write of the decision may have become durable without being confirmed */
     heft__round_state_t outcome; /* of the last round: COMMITTED, ABORTED, ... ; IDLE: passed */

@@ -26,8 +26,8 @@ static bool is_of(const heft__round_t *round, const heft__round_member_t *m)
 /* It has, or may have, written its live parameters. */
 static bool proves_commit(const heft__round_t *round, const heft__round_member_t *m)
 {
-    const bool live = m->live_version == round->version &&
-                      strcmp(m->live_digest, round->source_digest) == 0;
+    const bool live =
+        m->live_version == round->version && strcmp(m->live_digest, round->source_digest) == 0;
     return live || m->state == HEFT__STATE_FLIPPED || m->condition == HEFT__CONDITION_LIVE_SUSPECT;
 }
 

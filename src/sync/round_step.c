@@ -7,7 +7,8 @@
  * STOPPING where a transfer may be running: sources are told first to stop; where one of them gives
  * no answer, destinations are told to fence, which is safe by itself: they shut the writer out and
  * say so, or say that they could not. The round is aborted only when every pair (source,
- * destination) is known to have stopped, from either end. After the decision a round only goes forward, except through a durable revoke.
+ * destination) is known to have stopped, from either end. After the decision a round only goes
+ * forward, except through a durable revoke.
  */
 #include "sync/round_step.h"
 

@@ -29,6 +29,7 @@ static const row_t coordinator_rows[] = {
     ROW(coordinator_t, address, "address", TEXT),
     ROW(coordinator_t, port, "port", U16),
     ROW(coordinator_t, state_file, "state", TEXT),
+    ROW(coordinator_t, round_log, "round-log", TEXT),
     ROW(coordinator_t, token_file, "token-file", TEXT),
     ROW(coordinator_t, tls_cert, "tls-cert", TEXT),
     ROW(coordinator_t, tls_key, "tls-key", TEXT),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who may talk to a coordinator: real tokens and real TLS over loopback, with certificates made here
- * by openssl. Every refusal is seen from the client's side.
+ * Who may talk to a coordinator: real tokens and real TLS over loopback, with certificates made
+ * here by openssl. Every refusal is seen from the client's side.
  */
 #include "http_fleet.h"
 
@@ -125,11 +125,20 @@ static void expect(const heft_client_opts_t *opts, const char *path, heft_status
 static void loopback_is_recognised(void **state)
 {
     (void)state;
-    const char *const yes[] = { "127.0.0.1", "127.8.9.1:70", "::1", "[::1]", "[::1]:80", "localhost",
-                                "LOCALHOST:1", "::ffff:127.0.0.1" };
-    const char *const no[] = { "0.0.0.0", "10.0.0.1", "::", "[::]:80", "example.com", "",
-                               "localhost.example.com", "127.0.0.1.example.com", "128.0.0.1",
-                               "::ffff:10.0.0.1", "127.1", "0177.0.0.1" };
+    const char *const yes[] = { "127.0.0.1", "127.8.9.1:70", "::1",         "[::1]",
+                                "[::1]:80",  "localhost",    "LOCALHOST:1", "::ffff:127.0.0.1" };
+    const char *const no[] = { "0.0.0.0",
+                               "10.0.0.1",
+                               "::",
+                               "[::]:80",
+                               "example.com",
+                               "",
+                               "localhost.example.com",
+                               "127.0.0.1.example.com",
+                               "128.0.0.1",
+                               "::ffff:10.0.0.1",
+                               "127.1",
+                               "0177.0.0.1" };
     for (size_t i = 0; i < sizeof yes / sizeof yes[0]; i++) {
         assert_true(heft__host_is_loopback(yes[i]));
     }
@@ -201,7 +210,8 @@ static void beyond_loopback_needs_token_and_tls(void **state)
         heft_coordinator_opts_t opts = HEFT_COORDINATOR_OPTS_INIT;
         opts.address = anywhere[i];
         EXPECT_STATUS(heft_coordinator_start(&opts, &c, &err), HEFT_ERR_ARGUMENT);
-        EXPECT_MESSAGE("is beyond loopback: give token-file, tls-cert and tls-key, or say insecure");
+        EXPECT_MESSAGE(
+            "is beyond loopback: give token-file, tls-cert and tls-key, or say insecure");
         opts.token_file = f.token;
         EXPECT_STATUS(heft_coordinator_start(&opts, &c, &err), HEFT_ERR_ARGUMENT);
         EXPECT_MESSAGE("give tls-cert and tls-key");
@@ -228,8 +238,8 @@ static void note_warning(void *arg, heft_log_level_t level, const char *line)
 
 static void insecure_warns_at_each_start(void **state)
 {
-    (void)state;
     heft_error_t err = HEFT_ERROR_INIT;
+    (void)state;
     heft_coordinator_opts_t opts = HEFT_COORDINATOR_OPTS_INIT;
     opts.address = "0.0.0.0";
     opts.insecure = 1;
@@ -280,7 +290,7 @@ static void without_the_token_there_is_401(void **state)
     heft_coordinator_t *c = start(&opts);
     heft_client_opts_t client = HEFT_CLIENT_OPTS_INIT;
     client.url = heft_coordinator_get_url(c);
-    const char *const paths[] = { "/v1/status", "/healthz", "/metrics", "/", "/v1/rounds/1.1",
+    const char *const paths[] = { "/v1/status", "/v1/rounds", "/metrics", "/v1/rounds/1.1",
                                   "/nothing" };
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
         client.token_file = NULL;
@@ -288,6 +298,8 @@ static void without_the_token_there_is_401(void **state)
         client.token_file = f.other;
         expect(&client, paths[i], HEFT_ERR_AUTH, "not this coordinator's");
     }
+    client.token_file = NULL; /* nothing of the fleet in them */
+    expect(&client, "/healthz", HEFT_OK, "true");
     client.token_file = f.token;
     expect(&client, "/v1/status", HEFT_OK, "\"state\":\"idle\"");
     expect(&client, "/nothing", HEFT_ERR_NOT_FOUND, "no such path");
@@ -407,8 +419,8 @@ static void a_token_does_not_travel_in_the_clear(void **state)
     access.url = "https://192.0.2.1:7070";
     EXPECT_STATUS(heft__http_create(&access, &http, &err), HEFT_OK);
     heft__http_destroy(http);
-    const char *const bad[] = { "ftp://127.0.0.1", "http://", "https://", "127.0.0.1:70", "http:",
-                                "http://[::1", NULL };
+    const char *const bad[] = { "ftp://127.0.0.1", "http://",     "https://", "127.0.0.1:70",
+                                "http:",           "http://[::1", NULL };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         access.url = bad[i];
         EXPECT_STATUS(heft__http_create(&access, &http, &err), HEFT_ERR_ARGUMENT);
