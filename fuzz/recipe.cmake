@@ -1,2 +1,3 @@
 heft_add_fuzz(recipe_text)
 heft_add_fuzz(bindings_json)
+heft_add_fuzz(cache_map)

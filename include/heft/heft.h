@@ -4,6 +4,7 @@
 #define HEFT_HEFT_H
 
 #include "heft/bench.h"
+#include "heft/cache.h"
 #include "heft/config.h"
 #include "heft/exec.h"
 #include "heft/log.h"

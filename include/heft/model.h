@@ -73,6 +73,12 @@ HEFT_API int64_t heft_manifest_get_n_bytes(const heft_manifest_t *manifest);
 HEFT_API int64_t heft_manifest_get_n_elems(const heft_manifest_t *manifest);
 /** The value of an attribute, or NULL. */
 HEFT_API const char *heft_manifest_get_attr(const heft_manifest_t *manifest, const char *key);
+/** Attributes of the whole manifest, in bytewise key order after finish. HEFT_ERR_NOT_FOUND. */
+HEFT_API uint32_t heft_manifest_get_n_attrs(const heft_manifest_t *manifest);
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_query_attr(const heft_manifest_t *manifest,
+                                                                uint32_t i, const char **key_out,
+                                                                const char **value_out,
+                                                                heft_error_t *err);
 /** Attributes of tensor i after finish, in bytewise key order. The value of one, or NULL. */
 HEFT_API uint32_t heft_manifest_get_n_tensor_attrs(const heft_manifest_t *manifest, uint32_t i);
 HEFT_API HEFT_MUST_CHECK heft_status_t

@@ -9,7 +9,7 @@
 
 enum { MAX_TEXT_BYTES = 1 << 30 };
 
-static int read_text(const cli_args_t *args, const char *path, char **text_out, size_t *n_out)
+int cli_read_text(const cli_args_t *args, const char *path, char **text_out, size_t *n_out)
 {
     FILE *file = fopen(path, "rb");
     if (file == NULL) {
@@ -56,7 +56,7 @@ static int open_manifest(const cli_args_t *args, const char *path, cli_model_t *
 {
     char *text = NULL;
     size_t n = 0;
-    int code = read_text(args, path, &text, &n);
+    int code = cli_read_text(args, path, &text, &n);
     if (code != CLI_OK) {
         return code;
     }
@@ -101,6 +101,39 @@ int cli_model_open_checkpoint(const cli_args_t *args, const char *path, const ch
         return cli_fail(args, CLI_USAGE, "%s is a manifest; this needs a checkpoint", path);
     }
     return cli_model_open(args, path, side, model);
+}
+
+int cli_model_name(const cli_args_t *args, cli_model_t *model, const heft_name_opts_t *opts)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_name_form_t have = heft_manifest_get_name_form(model->manifest);
+    if (opts->name_form == HEFT_NAME_FORM_NONE) {
+        return CLI_OK;
+    }
+    if (have != HEFT_NAME_FORM_NONE) {
+        heft_layer_form_t layers = heft_manifest_get_layer_form(model->manifest);
+        return have == opts->name_form && layers == opts->layer_form
+                   ? CLI_OK
+                   : cli_fail(args, CLI_DIFFERS,
+                              "names are declared %s (layers %s), the manifest says %s (%s)",
+                              heft_name_form_get_name(opts->name_form),
+                              heft_layer_form_get_name(opts->layer_form),
+                              heft_name_form_get_name(have), heft_layer_form_get_name(layers));
+    }
+    heft_manifest_t *named = NULL;
+    heft_status_t status = model->checkpoint != NULL
+                               ? heft_checkpoint_canonicalize(model->checkpoint, opts, &err)
+                               : heft_manifest_canonicalize(model->manifest, opts, &named, &err);
+    if (status != HEFT_OK) {
+        return cli_fail_status(args, &err);
+    }
+    if (model->checkpoint == NULL) {
+        heft_manifest_destroy(model->owned);
+        model->owned = named;
+    }
+    model->manifest =
+        model->checkpoint != NULL ? heft_checkpoint_get_manifest(model->checkpoint) : named;
+    return CLI_OK;
 }
 
 void cli_model_close(cli_model_t *model)

@@ -17,6 +17,12 @@ int cli_model_open(const cli_args_t *args, const char *path, const char *side, c
 /* The same, but a manifest will not do. */
 int cli_model_open_checkpoint(const cli_args_t *args, const char *path, const char *side,
                               cli_model_t *model);
+/* Make its names canonical, unless they are; a manifest that declares another form is refused. */
+int cli_model_name(const cli_args_t *args, cli_model_t *model, const heft_name_opts_t *opts);
+/* A whole file; *text_out is owned by the caller (free). */
+int cli_read_text(const cli_args_t *args, const char *path, char **text_out, size_t *n_out);
+/* `inspect --cache-map`, in cli_cache.c. */
+int cli_inspect_cache(const cli_args_t *args);
 void cli_model_close(cli_model_t *model);
 
 #endif

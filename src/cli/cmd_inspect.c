@@ -59,19 +59,78 @@ static json_t *totals_json(const totals_t *totals)
     return object;
 }
 
-static void print_tensor(const heft_tensor_info_t *t, size_t width)
+static void print_tensor(const heft_manifest_t *manifest, uint32_t i, const heft_tensor_info_t *t,
+                         size_t width)
 {
     char shape[320];
     cli_shape_text(&t->shape, shape);
-    (void)printf("%-*s %-8s %-20s %14" PRId64 "\n", (int)width, t->name,
-                 heft_dtype_get_name(t->dtype), shape, t->n_bytes);
+    (void)printf("%-*s %-8s %-20s %14" PRId64, (int)width, t->name, heft_dtype_get_name(t->dtype),
+                 shape, t->n_bytes);
+    const char *key;
+    const char *value;
+    for (uint32_t k = 0;
+         heft_manifest_query_tensor_attr(manifest, i, k, &key, &value, NULL) == HEFT_OK; k++) {
+        if (strcmp(key, "native") != 0) {
+            (void)printf("  %s=%s", key, value);
+        }
+    }
+    (void)printf("\n");
 }
 
-static json_t *tensor_json(const heft_tensor_info_t *t)
+/* How the tensor is laid out, by key: {"fused.axis": "1", ..}. */
+static json_t *layout_json(const heft_manifest_t *manifest, uint32_t i)
 {
-    return json_pack("{s:s, s:s, s:o, s:I, s:I}", "name", t->name, "dtype",
-                     heft_dtype_get_name(t->dtype), "shape", cli_shape_json(&t->shape), "n_elems",
-                     (json_int_t)t->n_elems, "n_bytes", (json_int_t)t->n_bytes);
+    const char *key;
+    const char *value;
+    json_t *layout = json_object();
+    for (uint32_t k = 0;
+         heft_manifest_query_tensor_attr(manifest, i, k, &key, &value, NULL) == HEFT_OK; k++) {
+        if (strcmp(key, "native") != 0) {
+            (void)json_object_set_new(layout, key, json_string(value));
+        }
+    }
+    return layout;
+}
+
+static json_t *tensor_json(const heft_manifest_t *manifest, uint32_t i, const heft_tensor_info_t *t)
+{
+    char *native = NULL;
+    json_t *object =
+        json_pack("{s:s, s:s, s:o, s:I, s:I}", "name", t->name, "dtype",
+                  heft_dtype_get_name(t->dtype), "shape", cli_shape_json(&t->shape), "n_elems",
+                  (json_int_t)t->n_elems, "n_bytes", (json_int_t)t->n_bytes);
+    if (heft_manifest_get_n_tensor_attrs(manifest, i) > 0) {
+        (void)json_object_set_new(object, "layout", layout_json(manifest, i));
+    }
+    if (heft_manifest_get_name_form(manifest) == HEFT_NAME_FORM_KEYSTR &&
+        heft_manifest_get_native(manifest, t->name, &native, NULL) == HEFT_OK) {
+        (void)json_object_set_new(object, "native", json_string(native));
+        heft_string_free(native);
+    }
+    return object;
+}
+
+static json_t *attrs_json(const heft_manifest_t *manifest)
+{
+    const char *key;
+    const char *value;
+    json_t *attrs = json_object();
+    for (uint32_t i = 0; heft_manifest_query_attr(manifest, i, &key, &value, NULL) == HEFT_OK;
+         i++) {
+        (void)json_object_set_new(attrs, key, json_string(value));
+    }
+    return attrs;
+}
+
+static json_t *excluded_json(const heft_manifest_t *manifest)
+{
+    const char *reason;
+    json_t *array = json_array();
+    for (uint32_t i = 0; i < heft_manifest_get_n_excluded(manifest); i++) {
+        const char *name = heft_manifest_get_excluded(manifest, i, &reason);
+        (void)json_array_append_new(array, json_pack("{s:s, s:s}", "name", name, "reason", reason));
+    }
+    return array;
 }
 
 static bool is_wanted(const char *pattern, const char *name)
@@ -98,13 +157,18 @@ static int print_text(const heft_manifest_t *manifest, const char *pattern)
     for (uint32_t i = 0; heft_manifest_query(manifest, i, &t, NULL) == HEFT_OK; i++) {
         if (is_wanted(pattern, t.name)) {
             count(&totals, &t);
-            print_tensor(&t, width);
+            print_tensor(manifest, i, &t, width);
         }
     }
     if (pattern != NULL && totals.all_tensors == 0) {
         uint32_t n = heft_manifest_get_n_tensors(manifest);
         (void)fprintf(stderr, "heft inspect: no name of %u tensor%s matches \"%s\"\n", n,
                       n == 1 ? "" : "s", pattern);
+    }
+    const char *reason;
+    for (uint32_t i = 0; i < heft_manifest_get_n_excluded(manifest); i++) {
+        const char *name = heft_manifest_get_excluded(manifest, i, &reason);
+        (void)printf("excluded: %s: %s\n", name, reason);
     }
     (void)printf("\n");
     print_totals(&totals);
@@ -120,24 +184,62 @@ static int print_as_json(const cli_args_t *args, const heft_manifest_t *manifest
     for (uint32_t i = 0; heft_manifest_query(manifest, i, &t, NULL) == HEFT_OK; i++) {
         if (is_wanted(pattern, t.name)) {
             count(&totals, &t);
-            if (json_array_append_new(tensors, tensor_json(&t)) != 0) {
+            if (json_array_append_new(tensors, tensor_json(manifest, i, &t)) != 0) {
                 json_decref(tensors);
                 return cli_out_of_memory(args);
             }
         }
     }
-    return cli_print_json(args, json_pack("{s:s, s:I, s:I, s:o, s:o}", "digest",
-                                          heft_manifest_get_digest(manifest), "n_tensors",
+    return cli_print_json(args, json_pack("{s:s, s:o, s:o, s:s, s:I, s:I, s:o, s:o}", "side",
+                                          heft_manifest_get_side(manifest), "attributes",
+                                          attrs_json(manifest), "excluded", excluded_json(manifest),
+                                          "digest", heft_manifest_get_digest(manifest), "n_tensors",
                                           (json_int_t)totals.all_tensors, "n_bytes",
                                           (json_int_t)totals.all_bytes, "dtypes",
                                           totals_json(&totals), "tensors", tensors));
 }
 
+/* --name-form and --layer-form; NONE where nothing is declared. */
+static int read_name_opts(const cli_args_t *args, heft_name_opts_t *opts)
+{
+    const char *form = cli_text(args, "name-form");
+    const char *layers = cli_text(args, "layer-form");
+    if (form == NULL && layers != NULL) {
+        return cli_fail(args, CLI_USAGE, "--layer-form needs --name-form keystr");
+    }
+    if (form == NULL) {
+        return CLI_OK;
+    }
+    bool is_keystr = strcmp(form, "keystr") == 0;
+    if (is_keystr != (layers != NULL)) {
+        return cli_fail(args, CLI_USAGE, "--name-form %s %s --layer-form", form,
+                        is_keystr ? "needs" : "takes no");
+    }
+    opts->name_form = is_keystr ? HEFT_NAME_FORM_KEYSTR : HEFT_NAME_FORM_DOTTED;
+    opts->types_lost = is_keystr ? 1 : 0; /* a file has names alone */
+    opts->layer_form = layers == NULL                    ? HEFT_LAYER_FORM_NONE
+                       : strcmp(layers, "unrolled") == 0 ? HEFT_LAYER_FORM_UNROLLED
+                                                         : HEFT_LAYER_FORM_SCANNED;
+    return CLI_OK;
+}
+
 static int run(const cli_args_t *args)
 {
-    cli_model_t model;
-    int code = cli_model_open(args, args->operands[0], "source", &model);
+    if (cli_has(args, "cache-map")) {
+        return cli_inspect_cache(args);
+    }
+    cli_model_t model = { .manifest = NULL };
+    heft_name_opts_t opts = HEFT_NAME_OPTS_INIT;
+    const char *side = cli_text(args, "side");
+    int code = read_name_opts(args, &opts);
+    if (code == CLI_OK) {
+        code = cli_model_open(args, args->operands[0], side != NULL ? side : "source", &model);
+    }
+    if (code == CLI_OK) {
+        code = cli_model_name(args, &model, &opts);
+    }
     if (code != CLI_OK) {
+        cli_model_close(&model);
         return code;
     }
     const char *pattern = cli_text(args, "filter");
@@ -160,7 +262,8 @@ static int run(const cli_args_t *args)
 
 static const cli_operand_t operands[] = {
     { .name = "PATH",
-      .help = "A safetensors file, a checkpoint folder, or a manifest (.json).",
+      .help = "A safetensors file, a checkpoint folder, or a manifest (.json); with --cache-map an "
+              "engine's map.",
       .complete = CLI_COMPLETE_FILE },
 };
 
@@ -173,6 +276,31 @@ static const cli_option_t options[] = {
     { .name = "manifest",
       .kind = CLI_FLAG,
       .help = "Print the manifest in its file form, for use where a manifest is accepted." },
+    { .name = "side",
+      .value = "SIDE",
+      .kind = CLI_TEXT,
+      .choices = "source destination",
+      .help = "The side of a checkpoint: goes into its manifest, and says which root its names may "
+              "have (base, model). Default: source." },
+    { .name = "name-form",
+      .value = "FORM",
+      .kind = CLI_TEXT,
+      .choices = "dotted keystr",
+      .help = "The form of a checkpoint's names, which become canonical: dotted (as they stand) or "
+              "keystr (['a']['b'].value, of a JAX tree). Default: not declared, as they stand." },
+    { .name = "layer-form",
+      .value = "FORM",
+      .kind = CLI_TEXT,
+      .choices = "scanned unrolled",
+      .help = "With keystr: what layers.3 is, the slot of a scanned tree or a layer." },
+    { .name = "cache-map",
+      .kind = CLI_FLAG,
+      .help =
+          "PATH is an engine's JSON map of layer names to slots of KV caches: print the slot of "
+          "each layer." },
+    { .name = "hybrid",
+      .kind = CLI_FLAG,
+      .help = "With --cache-map: the model is hybrid, so that there must be a map." },
     CLI_OPT_JSON,
 };
 
@@ -185,7 +313,9 @@ const cli_command_t cli_cmd_inspect = {
         "checked strictly: overlapping or missing ranges, duplicate keys, unknown dtypes and an "
         "index that disagrees with its shards are errors. No data are read.",
     .example = "heft inspect MODEL --filter '*.layers.0.*'\n"
-               "heft inspect MODEL --json | jq .n_bytes",
+               "heft inspect MODEL --json | jq .n_bytes\n"
+               "heft inspect TREE --name-form keystr --layer-form scanned --manifest > src.json\n"
+               "heft inspect --cache-map MAP",
     .exits = "0 2 3 4",
     .options = options,
     .n_options = CLI_COUNT(options),

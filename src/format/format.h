@@ -26,9 +26,6 @@ heft_status_t heft__error_in_tensor(heft_error_t *err, const heft_error_t *cause
 bool heft__manifest_is_finished(const heft_manifest_t *manifest);
 /* Tensor i, borrowed; NULL beyond the end. */
 const heft_tensor_info_t *heft__manifest_get(const heft_manifest_t *manifest, uint32_t i);
-uint32_t heft__manifest_get_n_attrs(const heft_manifest_t *manifest);
-void heft__manifest_get_attr_at(const heft_manifest_t *manifest, uint32_t i, const char **key_out,
-                                const char **value_out);
 
 /* ---- safetensors ---- */
 

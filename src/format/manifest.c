@@ -443,16 +443,22 @@ const heft_tensor_info_t *heft__manifest_get(const heft_manifest_t *manifest, ui
     return i < manifest->n_tensors ? &manifest->tensors[i] : NULL;
 }
 
-uint32_t heft__manifest_get_n_attrs(const heft_manifest_t *manifest)
+uint32_t heft_manifest_get_n_attrs(const heft_manifest_t *manifest)
 {
     return (uint32_t)manifest->n_attrs;
 }
 
-void heft__manifest_get_attr_at(const heft_manifest_t *manifest, uint32_t i, const char **key_out,
-                                const char **value_out)
+heft_status_t heft_manifest_query_attr(const heft_manifest_t *manifest, uint32_t i,
+                                       const char **key_out, const char **value_out,
+                                       heft_error_t *err)
 {
+    if (i >= manifest->n_attrs) {
+        return heft__error_set(err, HEFT_ERR_NOT_FOUND, "attribute %u of %u", i,
+                               heft_manifest_get_n_attrs(manifest));
+    }
     *key_out = manifest->attrs[i].key;
     *value_out = manifest->attrs[i].value;
+    return HEFT_OK;
 }
 
 heft_status_t heft_manifest_query(const heft_manifest_t *manifest, uint32_t i,

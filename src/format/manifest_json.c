@@ -105,11 +105,10 @@ heft_status_t heft_manifest_encode(const heft_manifest_t *manifest, char **text_
                       heft_manifest_get_digest(manifest), n_tensors,
                       (long long)heft_manifest_get_n_elems(manifest),
                       (long long)heft_manifest_get_n_bytes(manifest));
-    uint32_t n_attrs = heft__manifest_get_n_attrs(manifest);
-    for (uint32_t i = 0; i < n_attrs; i++) {
-        const char *key;
-        const char *value;
-        heft__manifest_get_attr_at(manifest, i, &key, &value);
+    const char *key;
+    const char *value;
+    for (uint32_t i = 0; heft_manifest_query_attr(manifest, i, &key, &value, NULL) == HEFT_OK;
+         i++) {
         heft__text_put(&out, i > 0 ? ", " : "");
         heft__text_put_json(&out, key);
         heft__text_put(&out, ": ");

@@ -2,3 +2,4 @@ foreach(name recipe_names recipe_language recipe_lists recipe_functions recipe_b
   heft_add_test(test_${name} SOURCES unit/test_${name}.c unit/recipe_bench.c LIBS PkgConfig::JANSSON LABELS unit)
   target_include_directories(test_${name} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}/unit")
 endforeach()
+heft_add_test(test_cache_map SOURCES unit/test_cache_map.c LABELS unit)
