@@ -3,6 +3,7 @@
  * Any text as a recipe: parse it, compile it against a small model for its first ranks, with and
  * without a destination. What compiles must compile again to a tape of the same size.
  */
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,14 +55,42 @@ static heft_manifest_t *make_manifest(const char *side)
     return manifest;
 }
 
+/* What is listed must say the same as the status: an error, in the order of the text. */
+static heft_issues_t *new_issues(void)
+{
+    heft_issues_t *issues = NULL;
+    if (heft_issues_create(&issues, NULL) != HEFT_OK) {
+        abort();
+    }
+    return issues;
+}
+
+static void check_issues(heft_issues_t *issues, heft_status_t status)
+{
+    uint32_t n = heft_issues_get_n(issues);
+    uint32_t n_errors = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        n_errors += heft_issues_get(issues, i)->status != HEFT_OK ? 1 : 0;
+    }
+    bool is_listed = heft_issues_get_n_errors(issues) > 0;
+    if (n_errors > heft_issues_get_n_errors(issues) || (n_errors > 0) != is_listed ||
+        (status != HEFT_OK && status != HEFT_ERR_NOMEM && status != HEFT_ERR_LIMIT && !is_listed) ||
+        (status == HEFT_OK && is_listed)) {
+        abort();
+    }
+    heft_issues_destroy(issues);
+}
+
 static void compile(const heft_recipe_t *recipe, const heft_bindings_t *bindings, uint32_t rank,
                     const heft_manifest_t *source, const heft_manifest_t *destination)
 {
     heft_error_t err = HEFT_ERROR_INIT;
     heft_tape_t *one = NULL;
     heft_tape_t *two = NULL;
+    heft_issues_t *issues = new_issues();
     heft_status_t status =
-        heft_recipe_compile(recipe, bindings, rank, source, destination, &one, &err);
+        heft_recipe_compile_all(recipe, bindings, rank, source, destination, issues, &one, &err);
+    check_issues(issues, status);
     if ((status == HEFT_OK) != (one != NULL) || status == HEFT_ERR_INTERNAL ||
         (status != HEFT_OK && err.message[0] == '\0')) {
         abort();
@@ -91,7 +120,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     heft_error_t err = HEFT_ERROR_INIT;
     heft_recipe_t *recipe = NULL;
-    heft_status_t status = heft_recipe_parse("fuzz", (const char *)data, size, &recipe, &err);
+    heft_issues_t *issues = new_issues();
+    heft_status_t status =
+        heft_recipe_parse_all("fuzz", (const char *)data, size, issues, &recipe, &err);
+    check_issues(issues, memchr(data, '\0', size) != NULL ? HEFT_ERR_LIMIT : status);
     if (status != HEFT_OK) {
         if (recipe != NULL || err.message[0] == '\0' || status == HEFT_ERR_INTERNAL) {
             abort();

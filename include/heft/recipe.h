@@ -18,11 +18,40 @@ extern "C" {
 typedef struct heft_recipe heft_recipe_t;     /* immutable */
 typedef struct heft_bindings heft_bindings_t; /* confined: values for `let` names and config.* */
 
+/*
+ * All that is wrong with a recipe, not only the first: one issue for each statement, rule,
+ * parameter, ... that fails. The functions that end in _all take a list of issues (NULL: none
+ * wanted) and add to it; their err holds the first error and says how many there are.
+ */
+typedef struct heft_issues heft_issues_t; /* confined */
+
+typedef struct heft_issue {
+    heft_status_t status; /* HEFT_OK: a note */
+    uint32_t line;        /* 0: no place in the text */
+    uint32_t column;
+    uint32_t reserved;
+    const char *text; /* one line, "name:line:column: message" */
+} heft_issue_t;
+
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_issues_create(heft_issues_t **issues_out,
+                                                          heft_error_t *err);
+HEFT_API void heft_issues_destroy(heft_issues_t *issues);
+/** Issues that can be had one by one: at most 40 errors and 40 notes. */
+HEFT_API uint32_t heft_issues_get_n(const heft_issues_t *issues);
+/** Errors in all. */
+HEFT_API uint32_t heft_issues_get_n_errors(const heft_issues_t *issues);
+/** Issue i, or NULL; borrowed. Errors of a text are in its order. */
+HEFT_API const heft_issue_t *heft_issues_get(const heft_issues_t *issues, uint32_t i);
+
 /** Parse a recipe. name is used in messages ("name:line:column: ..."). HEFT_ERR_SYNTAX,
  * HEFT_ERR_NOMEM. */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_recipe_parse(const char *name, const char *text,
                                                          size_t n, heft_recipe_t **recipe_out,
                                                          heft_error_t *err);
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_recipe_parse_all(const char *name, const char *text,
+                                                             size_t n, heft_issues_t *issues,
+                                                             heft_recipe_t **recipe_out,
+                                                             heft_error_t *err);
 /**
  * Load a recipe from a file, or by the bare name of a shipped one ("hf-to-engine-dense"): looked up
  * in $HEFT_RECIPES and then in the install and source folders. HEFT_ERR_NOT_FOUND lists the names
@@ -31,6 +60,10 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_recipe_parse(const char *name, const
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_recipe_load(const char *name_or_path,
                                                         heft_recipe_t **recipe_out,
                                                         heft_error_t *err);
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_recipe_load_all(const char *name_or_path,
+                                                            heft_issues_t *issues,
+                                                            heft_recipe_t **recipe_out,
+                                                            heft_error_t *err);
 HEFT_API void heft_recipe_destroy(heft_recipe_t *recipe);
 /** The text as parsed (NUL-terminated) and its name; borrowed. */
 HEFT_API const char *heft_recipe_get_text(const heft_recipe_t *recipe);
@@ -98,6 +131,13 @@ HEFT_API HEFT_MUST_CHECK heft_status_t
 heft_recipe_compile(const heft_recipe_t *recipe, const heft_bindings_t *bindings, uint32_t rank,
                     const heft_manifest_t *source, const heft_manifest_t *destination,
                     heft_tape_t **tape_out, heft_error_t *err);
+
+/** The same, and list all that is wrong. What fails only because something else has failed is not
+ * listed. */
+HEFT_API HEFT_MUST_CHECK heft_status_t
+heft_recipe_compile_all(const heft_recipe_t *recipe, const heft_bindings_t *bindings, uint32_t rank,
+                        const heft_manifest_t *source, const heft_manifest_t *destination,
+                        heft_issues_t *issues, heft_tape_t **tape_out, heft_error_t *err);
 
 /** Exceptions a recipe or a contract lists, each with its reason; see plan.h. */
 typedef enum heft_exception_kind {

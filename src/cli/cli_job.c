@@ -17,6 +17,7 @@ void cli_job_init(cli_job_t *job)
 void cli_job_fini(cli_job_t *job)
 {
     heft_report_destroy(job->report);
+    heft_issues_destroy(job->issues);
     heft_plan_destroy(job->plan);
     for (uint32_t i = 0; job->tapes != NULL && i < job->n_tapes; i++) {
         heft_tape_destroy(job->tapes[i]);
@@ -71,13 +72,33 @@ static int load_config(const cli_args_t *args, const char *folder, cli_job_t *jo
     return status == HEFT_OK ? CLI_OK : cli_fail_status(args, &job->err);
 }
 
+/* The values before the rules are wrong: say all that is. */
+static int refuse_values(const cli_args_t *args, cli_job_t *job)
+{
+    heft_tape_t *tape = NULL;
+    if (job->source.manifest != NULL &&
+        heft_recipe_compile_all(job->recipe, job->bindings, 0, job->source.manifest, NULL,
+                                job->issues, &tape, NULL) == HEFT_OK) {
+        heft_tape_destroy(tape);
+    }
+    int code = cli_fail_status(args, &job->err);
+    cli_print_issues(stderr, job);
+    return code;
+}
+
 int cli_job_load_recipe(const cli_args_t *args, const char *config_folder, cli_job_t *job)
 {
-    heft_status_t status = heft_recipe_load(cli_text(args, "recipe"), &job->recipe, &job->err);
+    heft_status_t status = heft_issues_create(&job->issues, &job->err);
+    if (status == HEFT_OK) {
+        status =
+            heft_recipe_load_all(cli_text(args, "recipe"), job->issues, &job->recipe, &job->err);
+    }
     if (status != HEFT_OK) {
         bool is_name = status == HEFT_ERR_NOT_FOUND && job->err.sys_errno == 0;
         int code = is_name ? CLI_USAGE : cli_exit_of(&job->err);
-        return cli_fail(args, code, "%s", job->err.message);
+        code = cli_fail(args, code, "%s", job->err.message);
+        cli_print_issues(stderr, job);
+        return code;
     }
     status = heft_bindings_create(&job->bindings, &job->err);
     if (status == HEFT_OK) {
@@ -96,7 +117,7 @@ int cli_job_load_recipe(const cli_args_t *args, const char *config_folder, cli_j
         return code;
     }
     status = heft_recipe_count_ranks(job->recipe, job->bindings, &job->n_ranks, &job->err);
-    return status == HEFT_OK ? CLI_OK : cli_fail_status(args, &job->err);
+    return status == HEFT_OK ? CLI_OK : refuse_values(args, job);
 }
 
 int cli_job_open(const cli_args_t *args, const char *source, bool needs_data, cli_job_t *job)
@@ -168,9 +189,9 @@ int cli_job_compile(const cli_args_t *args, const char *dst, cli_job_t *job)
     }
     int code = dst != NULL ? open_destinations(args, dst, job) : CLI_OK;
     for (uint32_t i = 0; i < job->n_tapes && code == CLI_OK; i++) {
-        if (heft_recipe_compile(job->recipe, job->bindings, job->first_rank + i,
-                                job->source.manifest, destination_of(job, i), &job->tapes[i],
-                                &job->err) != HEFT_OK) {
+        if (heft_recipe_compile_all(job->recipe, job->bindings, job->first_rank + i,
+                                    job->source.manifest, destination_of(job, i), job->issues,
+                                    &job->tapes[i], &job->err) != HEFT_OK) {
             code = cli_exit_of(&job->err);
         }
     }
@@ -204,11 +225,30 @@ int cli_job_run(const cli_args_t *args, const char *source, bool needs_data, cli
     code = code == CLI_OK ? cli_job_plan(args, job) : code;
     if (code != CLI_OK && job->err.status != HEFT_OK) {
         (void)cli_fail_status(args, &job->err);
+        cli_print_issues(stderr, job);
         if (job->report != NULL) {
             cli_print_findings(stderr, job->report, MAX_PRINTED_FINDINGS);
         }
     }
     return code;
+}
+
+void cli_print_issues(FILE *out, const cli_job_t *job)
+{
+    uint32_t n = job->issues != NULL ? heft_issues_get_n(job->issues) : 0;
+    uint32_t n_errors = job->issues != NULL ? heft_issues_get_n_errors(job->issues) : 0;
+    uint32_t n_printed = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const heft_issue_t *issue = heft_issues_get(job->issues, i);
+        bool is_error = issue->status != HEFT_OK;
+        if (!is_error || n_errors > 1) {
+            (void)fprintf(out, "%-5s  %s\n", is_error ? "error" : "note", issue->text);
+            n_printed += is_error ? 1 : 0;
+        }
+    }
+    if (n_errors > 1 && n_errors > n_printed) {
+        (void)fprintf(out, "... and %u errors more\n", n_errors - n_printed);
+    }
 }
 
 void cli_print_findings(FILE *out, const heft_report_t *report, uint32_t max_lines)

@@ -19,6 +19,7 @@ typedef struct cli_job {
     uint32_t n_exceptions;
     heft_plan_t *plan;     /* NULL when the proof refused it */
     heft_report_t *report; /* NULL before planning */
+    heft_issues_t *issues; /* of the recipe: all that is wrong, and notes */
     heft_error_t err;      /* of the step that failed */
 } cli_job_t;
 
@@ -41,6 +42,8 @@ int cli_job_plan(const cli_args_t *args, cli_job_t *job);
 /* Open, compile, plan; prints every refusal, with its findings. */
 int cli_job_run(const cli_args_t *args, const char *source, bool needs_data, cli_job_t *job);
 
+/* What is wrong with the recipe where that is more than job->err says, and notes, a line each. */
+void cli_print_issues(FILE *out, const cli_job_t *job);
 /* Findings on a stream, errors first; at most max_lines of them. */
 void cli_print_findings(FILE *out, const heft_report_t *report, uint32_t max_lines);
 

@@ -24,9 +24,31 @@ static json_t *finding_json(const heft_finding_t *f)
                      f->text);
 }
 
+static json_t *issue_json(const heft_issue_t *issue)
+{
+    return json_pack("{s:s, s:b, s:i, s:i, s:s, s:s}", "kind", "recipe", "error",
+                     (int)(issue->status != HEFT_OK), "line", (int)issue->line, "column",
+                     (int)issue->column, "status", heft_status_get_name(issue->status), "text",
+                     issue->text);
+}
+
+/* Errors in all: of the proof, or of the recipe. */
+static uint32_t count_errors(const cli_job_t *job)
+{
+    if (job->report != NULL) {
+        return heft_report_get_n_errors(job->report);
+    }
+    uint32_t n = heft_issues_get_n_errors(job->issues);
+    return n > 0 || job->err.status == HEFT_OK ? n : 1;
+}
+
 static int print_as_json(const cli_args_t *args, const cli_job_t *job, bool is_ok)
 {
     json_t *findings = json_array();
+    uint32_t n_issues = heft_issues_get_n(job->issues);
+    for (uint32_t i = 0; i < n_issues; i++) {
+        (void)json_array_append_new(findings, issue_json(heft_issues_get(job->issues, i)));
+    }
     uint32_t n = job->report != NULL ? heft_report_get_n_findings(job->report) : 0;
     for (uint32_t i = 0; i < n; i++) {
         (void)json_array_append_new(findings,
@@ -34,14 +56,11 @@ static int print_as_json(const cli_args_t *args, const cli_job_t *job, bool is_o
     }
     const char *summary =
         job->report != NULL ? heft_report_get_summary(job->report) : job->err.message;
-    return cli_print_json(
-        args, json_pack("{s:b, s:i, s:i, s:i, s:s, s:s, s:o}", "ok", (int)is_ok, "first_rank",
-                        (int)job->first_rank, "ranks", (int)job->n_tapes, "errors",
-                        job->report != NULL ? (int)heft_report_get_n_errors(job->report)
-                        : is_ok             ? 0
-                                            : 1,
-                        "status", heft_status_get_name(job->err.status), "summary", summary,
-                        "findings", findings));
+    return cli_print_json(args, json_pack("{s:b, s:i, s:i, s:i, s:s, s:s, s:o}", "ok", (int)is_ok,
+                                          "first_rank", (int)job->first_rank, "ranks",
+                                          (int)job->n_tapes, "errors", (int)count_errors(job),
+                                          "status", heft_status_get_name(job->err.status),
+                                          "summary", summary, "findings", findings));
 }
 
 /* CLI_OK and CLI_DIFFERS have a result to print; a refusal to compile is one. */
@@ -57,6 +76,7 @@ static int print_result(const cli_args_t *args, const cli_job_t *job, int code)
     } else {
         (void)printf("refused: %s (%s)\n", job->err.message, heft_status_get_name(job->err.status));
     }
+    cli_print_issues(stdout, job);
     return code;
 }
 
@@ -73,6 +93,7 @@ static int run(const cli_args_t *args)
             code = print_result(args, &job, code);
         } else if (job.err.status != HEFT_OK) {
             code = cli_fail_status(args, &job.err);
+            cli_print_issues(stderr, &job);
         }
     }
     cli_job_fini(&job);

@@ -133,7 +133,9 @@ static int make_params(serve_t *s)
     }
     code = cli_job_compile(args, NULL, &s->job);
     if (code != CLI_OK) {
-        return s->job.err.status != HEFT_OK ? cli_fail_status(args, &s->job.err) : code;
+        code = s->job.err.status != HEFT_OK ? cli_fail_status(args, &s->job.err) : code;
+        cli_print_issues(stderr, &s->job);
+        return code;
     }
     heft_error_t err = HEFT_ERROR_INIT;
     heft_status_t status = heft_manifest_create("destination", &s->params, &err);

@@ -26,6 +26,7 @@ const char *heft__value_kind_name(heft__value_kind_t kind)
     case VALUE_LIST:
         return "list";
     case VALUE_NONE:
+    case VALUE_FAILED:
     default:
         return "nothing";
     }
@@ -53,6 +54,7 @@ const char *heft__value_text(const heft__value_t *value, char out[64])
                                            : (long long)value->integer);
         break;
     case VALUE_NONE:
+    case VALUE_FAILED:
     default:
         (void)snprintf(out, 64, "nothing");
         break;

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#define MAX_NEAREST 40       /* errors for which a nearest name is looked for: it takes long */
 #define MAX_ROUNDS (1 << 20) /* of the loops of a rule, for one match */
 
 #define FAIL(c, pos, status, ...) \
@@ -330,7 +331,8 @@ static heft_status_t matches_nothing(const heft__compile_t *c, const heft__rule_
                     "rule `optional` if that may be)",
                     text, (unsigned)n_matched);
     }
-    const char *nearest = heft__names_nearest(&c->names, text, true);
+    const char *nearest =
+        c->faults->n < MAX_NEAREST ? heft__names_nearest(&c->names, text, true) : NULL;
     return FAIL(c, rule->pos, HEFT_ERR_NAME,
                 "\"%s\" matches none of %u source tensors%s%s%s (mark the rule `optional` if that "
                 "may be)",
@@ -338,30 +340,58 @@ static heft_status_t matches_nothing(const heft__compile_t *c, const heft__rule_
                 nearest != NULL ? nearest : "", nearest != NULL ? "\"" : "");
 }
 
-/* The rule over all source names: how many match, and how many rounds `when` did not turn away. */
+/* Keep the first failure of a rule, count the others: 48 layers fail alike. False: one cannot go
+ * on. */
+static bool keep_failure(heft__compile_t *c, heft_status_t status, heft_error_t *first)
+{
+    if (status == HEFT_OK || status == HEFT__SAID) {
+        return true;
+    }
+    if (c->n_failed++ == 0) {
+        *first = c->inner;
+    }
+    heft__error_reset(&c->inner);
+    return status != HEFT_ERR_NOMEM && status != HEFT_ERR_INTERNAL;
+}
+
+/* The rule over all source names: how many match, and how many rounds `when` did not turn away.
+ * HEFT__SAID: nothing can be said of how many match. */
 static heft_status_t compile_matches(heft__compile_t *c, const heft__rule_t *rule,
                                      uint32_t *n_matched_out, uint32_t *n_taken_out)
 {
     const heft__pattern_t *pattern = &rule->sources[0].pattern;
     const heft__tail_key_t tail = heft__pattern_tail_key(pattern);
     bool has_slots = false; /* sizes of a rule that matches nothing need not have a value */
+    bool is_said = false;
+    heft_error_t first = HEFT_ERROR_INIT;
     for (uint32_t i = 0; i < c->names.n; i++) {
         heft__name_t *source = &c->names.items[i];
         if ((c->names.keys[i] & tail.mask) != tail.key || source->is_ignored ||
             !heft__pattern_match(pattern, source, c->captures)) {
             continue;
         }
-        heft_status_t status = has_slots ? HEFT_OK : eval_slots(c, rule, false);
-        has_slots = true;
         (*n_matched_out)++;
+        source->is_matched = true;
+        heft_status_t status = has_slots ? HEFT_OK : eval_slots(c, rule, false);
+        bool is_rule_wrong = status != HEFT_OK; /* for every match */
+        has_slots = true;
         if (status == HEFT_OK) {
             status = compile_match(c, rule, source, n_taken_out);
         }
-        if (status != HEFT_OK) {
-            return status;
+        is_said = is_said || status == HEFT__SAID;
+        if (!keep_failure(c, status, &first) || is_rule_wrong) {
+            break;
         }
     }
-    return HEFT_OK;
+    if (c->n_failed == 0) {
+        return is_said ? HEFT__SAID : HEFT_OK;
+    }
+    if (c->n_failed > 1) {
+        return heft__error_set(c->err, first.status, "%s (and %u more matches of the rule)",
+                               first.message, (unsigned)c->n_failed - 1);
+    }
+    *c->err = first;
+    return first.status;
 }
 
 heft_status_t heft__compile_rule(heft__compile_t *c, const heft__rule_t *rule)
@@ -370,6 +400,7 @@ heft_status_t heft__compile_rule(heft__compile_t *c, const heft__rule_t *rule)
     uint32_t n_matched = 0;
     uint32_t n_taken = 0;
     heft_status_t status = HEFT_OK;
+    c->n_failed = 0;
     if (rule->when != NULL && !rule->when_per_match) {
         status = heft__eval_bool(&c->env, rule->when, &is_on, c->err);
     }
@@ -427,46 +458,75 @@ static heft_status_t add_sources(heft__compile_t *c)
     return HEFT_OK;
 }
 
-static heft_status_t run(heft__compile_t *c, uint32_t rank, const heft_manifest_t *source,
-                         const heft_manifest_t *destination)
+/* Take what went wrong, if anything; false: one cannot go on. */
+static bool take(heft__compile_t *c, heft_status_t status)
 {
-    heft_status_t status = heft__names_init(&c->names, source, c->err);
+    bool goes_on = heft__faults_take(c->faults, status, &c->inner);
+    heft__error_reset(&c->inner);
+    return goes_on;
+}
+
+/* Values: lets, ranks, the dtype. */
+static bool run_values(heft__compile_t *c, uint32_t rank)
+{
+    heft_status_t status = HEFT_OK;
+    if (heft__env_run(&c->env, false, c->faults) != HEFT_OK) {
+        return false;
+    }
+    if (rank >= c->env.n_ranks) {
+        status = heft__error_set(c->err, HEFT_ERR_ARGUMENT,
+                                 "rank %u: recipe \"%s\" describes ranks 0 to %lld", (unsigned)rank,
+                                 c->recipe->name, (long long)c->env.n_ranks - 1);
+    }
+    return take(c, status);
+}
+
+static bool run_rules(heft__compile_t *c)
+{
+    bool goes_on = true;
+    for (size_t i = 0; i < c->recipe->n_exceptions && goes_on; i++) {
+        if (c->recipe->exceptions[i].kind == HEFT_EXCEPTION_UNUSED) {
+            goes_on = take(c, apply_ignore(c, i));
+        }
+    }
+    goes_on = goes_on && take(c, add_sources(c));
+    for (size_t i = 0; i < c->recipe->n_rules && goes_on; i++) {
+        goes_on = take(c, heft__compile_rule(c, c->recipe->rules[i]));
+    }
+    return goes_on;
+}
+
+static void run(heft__compile_t *c, uint32_t rank, const heft_manifest_t *source,
+                const heft_manifest_t *destination)
+{
     c->env.names = &c->names;
     c->env.destination = destination;
     c->env.rank = rank;
     c->env.captures = c->captures;
     c->env.axis_index = c->axis_index;
     c->env.loop_index = c->loop_index;
-    if (status == HEFT_OK) {
-        status = heft__env_run(&c->env, false, c->err);
+    if (!take(c, heft__names_init(&c->names, source, c->err)) || !run_values(c, rank)) {
+        return;
     }
-    if (status == HEFT_OK && rank >= c->env.n_ranks) {
-        status = heft__error_set(c->err, HEFT_ERR_ARGUMENT,
-                                 "rank %u: recipe \"%s\" describes ranks 0 to %lld", (unsigned)rank,
-                                 c->recipe->name, (long long)c->env.n_ranks - 1);
+    heft_status_t policy = init_policy(c);
+    if (take(c, policy) && run_rules(c) && destination != NULL && policy == HEFT_OK) {
+        (void)take(c, heft__check_destination(c, destination));
     }
-    if (status == HEFT_OK) {
-        status = init_policy(c);
-    }
-    for (size_t i = 0; i < c->recipe->n_exceptions && status == HEFT_OK; i++) {
-        if (c->recipe->exceptions[i].kind == HEFT_EXCEPTION_UNUSED) {
-            status = apply_ignore(c, i);
-        }
-    }
-    if (status == HEFT_OK) {
-        status = add_sources(c);
-    }
-    for (size_t i = 0; i < c->recipe->n_rules && status == HEFT_OK; i++) {
-        status = heft__compile_rule(c, c->recipe->rules[i]);
-    }
-    return status == HEFT_OK && destination != NULL ? heft__check_destination(c, destination)
-                                                    : status;
 }
 
 heft_status_t heft_recipe_compile(const heft_recipe_t *recipe, const heft_bindings_t *bindings,
                                   uint32_t rank, const heft_manifest_t *source,
                                   const heft_manifest_t *destination, heft_tape_t **tape_out,
                                   heft_error_t *err)
+{
+    return heft_recipe_compile_all(recipe, bindings, rank, source, destination, NULL, tape_out,
+                                   err);
+}
+
+heft_status_t heft_recipe_compile_all(const heft_recipe_t *recipe, const heft_bindings_t *bindings,
+                                      uint32_t rank, const heft_manifest_t *source,
+                                      const heft_manifest_t *destination, heft_issues_t *issues,
+                                      heft_tape_t **tape_out, heft_error_t *err)
 {
     if (recipe == NULL || source == NULL || tape_out == NULL) {
         return heft__error_set(err, HEFT_ERR_ARGUMENT, "no recipe, source or output");
@@ -475,18 +535,20 @@ heft_status_t heft_recipe_compile(const heft_recipe_t *recipe, const heft_bindin
     if (c == NULL) {
         return heft__error_nomem(err, sizeof *c);
     }
+    heft__faults_t faults;
+    heft__faults_init(&faults, recipe, issues, false);
     c->recipe = recipe;
-    c->err = err;
+    c->faults = &faults;
+    c->err = &c->inner;
+    heft__error_reset(&c->inner);
     heft__arena_init(&c->arena, 1u << 14);
     heft__text_init(&c->text);
     heft__map_init(&c->by_name);
-    heft_status_t status = heft__env_init(&c->env, recipe, bindings, err);
-    if (status == HEFT_OK) {
-        status = heft_tape_create(&c->tape, err);
+    if (take(c, heft__env_init(&c->env, recipe, bindings, c->err)) &&
+        take(c, heft_tape_create(&c->tape, c->err))) {
+        run(c, rank, source, destination);
     }
-    if (status == HEFT_OK) {
-        status = run(c, rank, source, destination);
-    }
+    heft_status_t status = heft__faults_status(&faults, err);
     if (status == HEFT_OK) {
         *tape_out = c->tape;
     } else {
@@ -507,9 +569,8 @@ heft_status_t heft_recipe_compile(const heft_recipe_t *recipe, const heft_bindin
 static heft_status_t not_in_destination(const heft__compile_t *c, const heft__param_t *param,
                                         const heft_manifest_t *destination)
 {
-    uint32_t n_more = 0;
     const char *best = NULL;
-    uint32_t limit = (uint32_t)strlen(param->name) / 3 + 1;
+    uint32_t limit = c->faults->n < MAX_NEAREST ? (uint32_t)strlen(param->name) / 3 + 1 : 0;
     for (uint32_t i = 0; i < heft_manifest_get_n_tensors(destination) && limit > 0; i++) {
         heft_tensor_info_t info;
         if (heft_manifest_query(destination, i, &info, NULL) == HEFT_OK) {
@@ -520,20 +581,8 @@ static heft_status_t not_in_destination(const heft__compile_t *c, const heft__pa
             }
         }
     }
-    for (size_t i = 0; i < c->n_params; i++) {
-        uint32_t index;
-        n_more += &c->params[i] != param && heft_manifest_find(destination, c->params[i].name,
-                                                               &index, NULL) != HEFT_OK
-                      ? 1
-                      : 0;
-    }
-    char more[32] = "";
-    if (n_more > 0) {
-        (void)snprintf(more, sizeof more, " (%u more %s not)", (unsigned)n_more,
-                       n_more == 1 ? "is" : "are");
-    }
-    return FAIL(c, param->pos, HEFT_ERR_NAME, "parameter \"%s\" is not in the destination%s%s%s%s",
-                param->name, more, best != NULL ? "; nearest is \"" : "", best != NULL ? best : "",
+    return FAIL(c, param->pos, HEFT_ERR_NAME, "parameter \"%s\" is not in the destination%s%s%s",
+                param->name, best != NULL ? "; nearest is \"" : "", best != NULL ? best : "",
                 best != NULL ? "\"" : "");
 }
 
@@ -565,9 +614,8 @@ heft_status_t heft__check_destination(heft__compile_t *c, const heft_manifest_t 
         return heft__error_nomem(c->err, n);
     }
     for (size_t i = 0; i < c->n_params; i++) {
-        heft_status_t status = check_param(c, &c->params[i], destination, seen);
-        if (status != HEFT_OK) {
-            return status;
+        if (!take(c, check_param(c, &c->params[i], destination, seen))) {
+            return HEFT__SAID;
         }
     }
     /* what no rule writes is for the proof to name, all of it at once, or to excuse */

@@ -16,7 +16,8 @@ typedef enum heft__value_kind {
     VALUE_REAL,
     VALUE_BOOL,
     VALUE_WORD,
-    VALUE_LIST
+    VALUE_LIST,
+    VALUE_FAILED /* of a let: what uses it fails without a message of its own */
 } heft__value_kind_t;
 
 typedef struct heft__value {
@@ -68,6 +69,7 @@ typedef struct heft__name {
     uint32_t buffer; /* in the tape */
     bool is_ignored; /* not seen by rules */
     bool is_used;
+    bool is_matched; /* by a rule, whatever became of it */
 } heft__name_t;
 
 typedef struct heft__names {
@@ -140,7 +142,8 @@ heft_status_t heft__wrong_kind(const heft__env_t *env, const heft__expr_t *expr,
 heft_status_t heft__env_init(heft__env_t *env, const heft_recipe_t *recipe,
                              const heft_bindings_t *bindings, heft_error_t *err);
 void heft__env_fini(heft__env_t *env);
-heft_status_t heft__env_run(heft__env_t *env, bool until_ranks, heft_error_t *err);
+/* What is wrong goes to faults; HEFT_OK, or HEFT_ERR_NOMEM. */
+heft_status_t heft__env_run(heft__env_t *env, bool until_ranks, heft__faults_t *faults);
 
 /* ---- geometry ---- */
 
@@ -219,6 +222,9 @@ typedef struct heft__compile {
     int64_t axis_index[HEFT__MAX_AXES];
     int64_t loop_index[HEFT__MAX_PARTS];
     int64_t slots[HEFT__MAX_SLOTS];
+    heft__faults_t *faults;
+    uint32_t n_failed;  /* matches of the rule at hand */
+    heft_error_t inner; /* what `err` points to */
     heft_error_t *err;
 } heft__compile_t;
 

@@ -130,7 +130,7 @@ static heft_status_t get_dest(const heft__env_t *env, const heft__expr_t *expr, 
             *out = env->lets[i];
         }
     }
-    return HEFT_OK;
+    return out->kind != VALUE_FAILED ? HEFT_OK : HEFT__SAID;
 }
 
 static heft_status_t get_env(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
@@ -468,7 +468,7 @@ heft_status_t heft__eval(const heft__env_t *env, const heft__expr_t *expr, heft_
         return HEFT_OK;
     case EXPR_LET:
         *value_out = env->lets[expr->index];
-        return HEFT_OK;
+        return value_out->kind != VALUE_FAILED ? HEFT_OK : HEFT__SAID;
     case EXPR_RANK:
         *value_out = int_value(env->rank);
         return HEFT_OK;

@@ -70,6 +70,8 @@ heft_status_t heft_recipe_resolve_exceptions(const heft_recipe_t *recipe,
 {
     heft__names_t names = { 0 };
     heft__env_t env;
+    heft__faults_t faults;
+    heft__faults_init(&faults, recipe, NULL, false);
     heft_exception_t *exceptions = heft__calloc(recipe->n_exceptions + 1, sizeof *exceptions);
     if (exceptions == NULL) {
         return heft__error_nomem(err, recipe->n_exceptions * sizeof *exceptions);
@@ -81,7 +83,8 @@ heft_status_t heft_recipe_resolve_exceptions(const heft_recipe_t *recipe,
     env.names = &names;
     env.destination = destination;
     if (status == HEFT_OK) {
-        status = heft__env_run(&env, false, err);
+        (void)heft__env_run(&env, false, &faults);
+        status = heft__faults_status(&faults, err);
     }
     if (status == HEFT_OK) {
         status = collect(&env, exceptions, n_out, err);

@@ -22,6 +22,7 @@ typedef struct lexer {
     bool newline;    /* seen since the last token, outside brackets */
     heft__pos_t newline_pos;
     heft__tokens_t tokens;
+    heft__faults_t *faults;
     heft_error_t *err;
 } lexer_t;
 
@@ -201,6 +202,28 @@ static heft_status_t lex_mark(lexer_t *lx, heft__token_t *token)
                               "stray byte 0x%02x outside text and comments", c);
 }
 
+/* What is no token: its error is taken, and one goes on behind it. */
+static heft_status_t skip_bad(lexer_t *lx, heft__token_t *token, heft_status_t status)
+{
+    heft_error_t none = HEFT_ERROR_INIT;
+    if (lx->faults == NULL ||
+        !heft__faults_take(lx->faults, status, lx->err != NULL ? lx->err : &none)) {
+        return status;
+    }
+    size_t n = 1;
+    if (*lx->at == '"' || *lx->at == '\'') {
+        while (lx->at + n < lx->end && lx->at[n] != '\n' && lx->at[n] != *lx->at) {
+            n++;
+        }
+        n += lx->at + n < lx->end && lx->at[n] == *lx->at ? 1 : 0;
+    } else if (is_digit(*lx->at)) {
+        n = run_length(lx, true);
+    }
+    token->kind = TOKEN_BAD;
+    token->text = (heft__span_t){ lx->at, n };
+    return HEFT_OK;
+}
+
 static heft_status_t lex_one(lexer_t *lx)
 {
     heft__token_t token = { .pos = lx->pos };
@@ -214,6 +237,9 @@ static heft_status_t lex_one(lexer_t *lx)
         status = lex_string(lx, &token);
     } else {
         status = lex_mark(lx, &token);
+    }
+    if (status != HEFT_OK) {
+        status = skip_bad(lx, &token, status);
     }
     if (status != HEFT_OK) {
         return status;
@@ -233,11 +259,14 @@ static heft_status_t lex_one(lexer_t *lx)
 }
 
 heft_status_t heft__lex(const heft_recipe_t *recipe, heft__span_t text, heft__pos_t pos,
-                        heft__tokens_t *tokens_out, heft_error_t *err)
+                        heft__faults_t *faults, heft__tokens_t *tokens_out, heft_error_t *err)
 {
-    lexer_t lx = {
-        .recipe = recipe, .at = text.data, .end = text.data + text.len, .pos = pos, .err = err
-    };
+    lexer_t lx = { .recipe = recipe,
+                   .at = text.data,
+                   .end = text.data + text.len,
+                   .pos = pos,
+                   .faults = faults,
+                   .err = err };
     heft_status_t status = HEFT_OK;
     for (skip_blank(&lx); lx.at < lx.end && status == HEFT_OK; skip_blank(&lx)) {
         status = lex_one(&lx);
@@ -281,6 +310,15 @@ const char *heft__token_text(const heft__token_t *token, char out[64])
     return out;
 }
 
+const char *heft__recipe_prefix(const heft_recipe_t *recipe, char out[72])
+{
+    /* A long path must not push the message out: its end tells the files apart. */
+    size_t n = strlen(recipe->name);
+    const char *name = n > 60 ? recipe->name + (n - 60) : recipe->name;
+    (void)snprintf(out, 72, "%s%s:", n > 60 ? "..." : "", name);
+    return out;
+}
+
 heft_status_t heft__recipe_error(const heft_recipe_t *recipe, heft__pos_t pos, heft_status_t status,
                                  heft_error_t *err, const char *fmt, ...)
 {
@@ -290,9 +328,7 @@ heft_status_t heft__recipe_error(const heft_recipe_t *recipe, heft__pos_t pos, h
     /* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): a false alarm of clang 14 */
     (void)vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
-    /* A long path must not push the message out: its end tells the files apart. */
-    size_t n = strlen(recipe->name);
-    const char *name = n > 60 ? recipe->name + (n - 60) : recipe->name;
-    return heft__error_set(err, status, "%s%s:%u:%u: %s", n > 60 ? "..." : "", name,
+    char prefix[72];
+    return heft__error_set(err, status, "%s%u:%u: %s", heft__recipe_prefix(recipe, prefix),
                            (unsigned)pos.line, (unsigned)pos.column, message);
 }

@@ -117,14 +117,14 @@ static heft_status_t not_found(const char *name, heft_error_t *err)
     return status;
 }
 
-static heft_status_t load_file(const char *path, const char *name, heft_recipe_t **recipe_out,
-                               heft_error_t *err)
+static heft_status_t load_file(const char *path, const char *name, heft_issues_t *issues,
+                               heft_recipe_t **recipe_out, heft_error_t *err)
 {
     heft__text_t text;
     heft__text_init(&text);
     heft_status_t status = heft__recipe_read(path, &text, err);
     if (status == HEFT_OK) {
-        status = heft_recipe_parse(name, text.data, text.len, recipe_out, err);
+        status = heft_recipe_parse_all(name, text.data, text.len, issues, recipe_out, err);
     }
     heft__text_fini(&text);
     return status;
@@ -133,8 +133,14 @@ static heft_status_t load_file(const char *path, const char *name, heft_recipe_t
 heft_status_t heft_recipe_load(const char *name_or_path, heft_recipe_t **recipe_out,
                                heft_error_t *err)
 {
+    return heft_recipe_load_all(name_or_path, NULL, recipe_out, err);
+}
+
+heft_status_t heft_recipe_load_all(const char *name_or_path, heft_issues_t *issues,
+                                   heft_recipe_t **recipe_out, heft_error_t *err)
+{
     if (strchr(name_or_path, '/') != NULL || ends_with(name_or_path, SUFFIX)) {
-        return load_file(name_or_path, name_or_path, recipe_out, err);
+        return load_file(name_or_path, name_or_path, issues, recipe_out, err);
     }
     heft__text_t path;
     heft__text_init(&path);
@@ -142,8 +148,9 @@ heft_status_t heft_recipe_load(const char *name_or_path, heft_recipe_t **recipe_
     for (size_t i = 0; status == HEFT_ERR_NOT_FOUND && recipe_dir(i, &path); i++) {
         size_t dir_len = path.len;
         heft__text_printf(&path, "/%s" SUFFIX, name_or_path);
-        status = path.failed ? heft__error_nomem(err, dir_len)
-                             : load_file(path.data, path.data + dir_len + 1, recipe_out, err);
+        status = path.failed
+                     ? heft__error_nomem(err, dir_len)
+                     : load_file(path.data, path.data + dir_len + 1, issues, recipe_out, err);
     }
     heft__text_fini(&path);
     if (status == HEFT_OK && err != NULL) {

@@ -188,7 +188,7 @@ static heft_status_t parse_hole(heft__parser_t *p, heft__span_t inside, heft__po
         }
     }
     heft__tokens_t tokens;
-    heft_status_t status = heft__lex(p->recipe, inside, pos, &tokens, p->err);
+    heft_status_t status = heft__lex(p->recipe, inside, pos, NULL, &tokens, p->err);
     if (status != HEFT_OK) {
         return status;
     }

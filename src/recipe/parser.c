@@ -30,6 +30,22 @@ static heft_status_t add_step(heft__parser_t *p, heft__step_t step)
     return HEFT_OK;
 }
 
+static heft_status_t add_let(heft__parser_t *p, heft__let_t let)
+{
+    heft_recipe_t *recipe = p->recipe;
+    void *items = recipe->lets;
+    if (!grow(p, &items, &recipe->cap_lets, recipe->n_lets + 1, sizeof let)) {
+        return HEFT_ERR_NOMEM;
+    }
+    recipe->lets = items;
+    recipe->lets[recipe->n_lets] = let;
+    heft__step_t step = {
+        .kind = STEP_LET, .pos = let.pos, .let = (uint32_t)recipe->n_lets, .expr = let.value
+    };
+    recipe->n_lets++;
+    return add_step(p, step);
+}
+
 /* NAME [= EXPR], or NAME(NAME, ..) = EXPR */
 static heft_status_t parse_one_let(heft__parser_t *p)
 {
@@ -64,17 +80,7 @@ static heft_status_t parse_one_let(heft__parser_t *p)
     if (heft__parse_accept(p, TOKEN_ASSIGN)) {
         status = heft__parse_expr(p, &let.value);
     }
-    void *items = recipe->lets;
-    if (status != HEFT_OK || !grow(p, &items, &recipe->cap_lets, recipe->n_lets + 1, sizeof let)) {
-        return status != HEFT_OK ? status : HEFT_ERR_NOMEM;
-    }
-    recipe->lets = items;
-    recipe->lets[recipe->n_lets] = let;
-    heft__step_t step = {
-        .kind = STEP_LET, .pos = let.pos, .let = (uint32_t)recipe->n_lets, .expr = let.value
-    };
-    recipe->n_lets++;
-    return add_step(p, step);
+    return status == HEFT_OK ? add_let(p, let) : status;
 }
 
 static heft_status_t parse_let(heft__parser_t *p)
@@ -352,29 +358,118 @@ static heft_status_t parse_statement(heft__parser_t *p)
     return status;
 }
 
-static heft_status_t parse_all(heft_recipe_t *recipe, size_t n, heft_error_t *err)
+/* ---- going on after an error ---- */
+
+/* A let or a rank whose statement failed is still known by its name, so that what uses it is not
+ * called wrong as well. */
+static heft_status_t keep_names(heft__parser_t *p, const heft__token_t *from)
 {
-    heft__tokens_t tokens;
-    heft_status_t status = heft__lex(recipe, (heft__span_t){ recipe->text, n },
-                                     (heft__pos_t){ .line = 1, .column = 1 }, &tokens, err);
-    if (status != HEFT_OK) {
-        return status;
+    heft_recipe_t *recipe = p->recipe;
+    bool is_let = from->text.len == 3 && memcmp(from->text.data, "let", 3) == 0;
+    heft__parser_t at = { .recipe = recipe, .at = from + 1, .err = p->err };
+    if (from->kind != TOKEN_NAME) {
+        return HEFT_OK;
     }
-    heft__parser_t p = { .recipe = recipe, .at = tokens.items, .err = err };
+    for (; is_let && at.at < p->at; at.at++) {
+        if (at.at->kind != TOKEN_NAME || at.at[1].kind != TOKEN_ASSIGN) {
+            continue;
+        }
+        const char *name = heft__parse_dup(p, at.at->text);
+        if (name == NULL) {
+            return HEFT_ERR_NOMEM;
+        }
+        heft_status_t status = heft__resolve_taken(recipe, NULL, name) != NULL
+                                   ? HEFT_OK
+                                   : add_let(p, (heft__let_t){ .name = name, .pos = at.at->pos });
+        if (status != HEFT_OK) {
+            return status;
+        }
+    }
+    bool is_ranks = from->text.len == 5 && memcmp(from->text.data, "ranks", 5) == 0;
+    for (; is_ranks && recipe->rank_name == NULL && at.at < p->at; at.at++) {
+        if (heft__parse_is_word(&at, "as") && at.at[1].kind == TOKEN_NAME) {
+            recipe->rank_name = heft__parse_dup(p, at.at[1].text);
+            return recipe->rank_name != NULL ? HEFT_OK : HEFT_ERR_NOMEM;
+        }
+    }
+    return HEFT_OK;
+}
+
+/* Behind the statement that began at `from` and failed. */
+static heft_status_t skip_statement(heft__parser_t *p, const heft__token_t *from,
+                                    heft_status_t failed, heft__faults_t *faults)
+{
+    bool is_bad = false; /* it holds what is no token, and that has been said */
+    for (const heft__token_t *at = from; at < p->at; at++) {
+        is_bad = is_bad || at->kind == TOKEN_BAD;
+    }
+    while (p->at->kind != TOKEN_NEWLINE && p->at->kind != TOKEN_END) {
+        is_bad = is_bad || p->at->kind == TOKEN_BAD;
+        p->at++;
+    }
+    heft_status_t status = keep_names(p, from);
+    bool is_fatal = failed == HEFT_ERR_NOMEM || status != HEFT_OK;
+    if ((is_fatal || !is_bad) &&
+        !heft__faults_take(faults, is_fatal ? HEFT_ERR_NOMEM : failed, p->err)) {
+        return HEFT_ERR_NOMEM;
+    }
+    p->depth = 0;
+    (void)heft__parse_accept(p, TOKEN_NEWLINE);
+    return HEFT_OK;
+}
+
+static heft_status_t parse_tokens(heft_recipe_t *recipe, const heft__tokens_t *tokens,
+                                  heft__faults_t *faults, heft_error_t *err)
+{
+    heft__parser_t p = { .recipe = recipe, .at = tokens->items, .err = err };
+    heft_status_t status = HEFT_OK;
     while (status == HEFT_OK && p.at->kind != TOKEN_END) {
-        status = parse_statement(&p);
+        const heft__token_t *from = p.at;
+        heft_status_t failed = parse_statement(&p);
+        if (failed != HEFT_OK) {
+            status = skip_statement(&p, from, failed, faults);
+        }
+    }
+    return status;
+}
+
+static heft_status_t parse_all(heft_recipe_t *recipe, size_t n, heft_issues_t *issues,
+                               heft_error_t *err)
+{
+    heft__faults_t faults;
+    heft__tokens_t tokens = { 0 };
+    heft_error_t inner = HEFT_ERROR_INIT;
+    heft__faults_init(&faults, recipe, issues, true);
+    heft_status_t status =
+        heft__lex(recipe, (heft__span_t){ recipe->text, n },
+                  (heft__pos_t){ .line = 1, .column = 1 }, &faults, &tokens, &inner);
+    if (status == HEFT_OK) {
+        status = parse_tokens(recipe, &tokens, &faults, &inner);
+    } else {
+        (void)heft__faults_take(&faults, status, &inner);
     }
     heft__tokens_fini(&tokens);
-    if (status == HEFT_OK && recipe->n_rules == 0) {
+    if (status == HEFT_OK && recipe->n_rules == 0 && faults.n == 0) {
         status =
-            heft__error_set(err, HEFT_ERR_SYNTAX,
+            heft__error_set(&inner, HEFT_ERR_SYNTAX,
                             "recipe \"%s\" has no rule: nothing would be converted", recipe->name);
+        (void)heft__faults_take(&faults, status, &inner);
     }
-    return status == HEFT_OK ? heft__resolve(recipe, err) : status;
+    if (status == HEFT_OK) {
+        (void)heft__resolve(recipe, &faults);
+    }
+    return heft__faults_status(&faults, err);
 }
 
 heft_status_t heft_recipe_parse(const char *name, const char *text, size_t n,
                                 heft_recipe_t **recipe_out, heft_error_t *err)
+{
+    return heft_recipe_parse_all(name, text, n, NULL, recipe_out, err);
+}
+
+heft_status_t heft_recipe_parse_all(const char *name, const char *text, size_t n,
+                                    heft_issues_t *issues, heft_recipe_t **recipe_out,
+                                    heft_error_t *err)
 {
     if (name == NULL || (text == NULL && n > 0) || recipe_out == NULL) {
         return heft__error_set(err, HEFT_ERR_ARGUMENT, "recipe without a name, text or output");
@@ -397,7 +492,7 @@ heft_status_t heft_recipe_parse(const char *name, const char *text, size_t n,
     if (recipe->name == NULL || recipe->text == NULL) {
         status = heft__error_nomem(err, n);
     } else {
-        status = parse_all(recipe, n, err);
+        status = parse_all(recipe, n, issues, err);
     }
     if (status != HEFT_OK) {
         heft_recipe_destroy(recipe);

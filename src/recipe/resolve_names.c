@@ -196,7 +196,15 @@ heft_status_t heft__resolve_expr(const heft__scope_t *scope, heft__expr_t *expr,
     return status;
 }
 
-static heft_status_t resolve_steps(heft_recipe_t *recipe, heft_error_t *err)
+/* Take what went wrong; false: one cannot go on. */
+static bool take(heft__faults_t *faults, heft_status_t status, heft_error_t *inner)
+{
+    bool goes_on = heft__faults_take(faults, status, inner);
+    heft__error_reset(inner);
+    return goes_on;
+}
+
+static bool resolve_steps(heft_recipe_t *recipe, heft__faults_t *faults, heft_error_t *inner)
 {
     bool has_rank = false;
     for (size_t i = 0; i < recipe->n_steps; i++) {
@@ -204,14 +212,14 @@ static heft_status_t resolve_steps(heft_recipe_t *recipe, heft_error_t *err)
         bool per_match = false;
         if (step->expr != NULL) {
             heft__scope_t scope = { .recipe = recipe, .n_lets = step->let, .has_rank = has_rank };
-            heft_status_t status = heft__resolve_expr(&scope, step->expr, &per_match, err);
-            if (status != HEFT_OK) {
-                return status;
+            heft_status_t status = heft__resolve_expr(&scope, step->expr, &per_match, inner);
+            if (!take(faults, status, inner)) {
+                return false;
             }
         }
         has_rank = has_rank || step->kind == STEP_RANKS;
     }
-    return HEFT_OK;
+    return true;
 }
 
 static heft_status_t check_rank_name(const heft_recipe_t *recipe, heft_error_t *err)
@@ -225,43 +233,53 @@ static heft_status_t check_rank_name(const heft_recipe_t *recipe, heft_error_t *
     return HEFT_OK;
 }
 
-static heft_status_t resolve_policy(const heft_recipe_t *recipe, heft_error_t *err)
+static bool resolve_policy(const heft_recipe_t *recipe, heft__faults_t *faults, heft_error_t *inner)
 {
     const heft__policy_t *policy = &recipe->policy;
-    heft_status_t status = HEFT_OK;
     bool per_match = false;
     heft__scope_t scope = { .recipe = recipe,
                             .n_lets = recipe->n_lets,
                             .has_rank = recipe->rank_name != NULL };
-    for (size_t i = 0; i < policy->n_except && status == HEFT_OK; i++) {
-        if (policy->except[i].when != NULL) {
-            status = heft__resolve_expr(&scope, policy->except[i].when, &per_match, err);
+    const heft__expr_t *done = NULL; /* patterns of one `except` share their `when` */
+    for (size_t i = 0; i < policy->n_except; i++) {
+        heft__expr_t *when = policy->except[i].when;
+        if (when != NULL && when != done &&
+            !take(faults, heft__resolve_expr(&scope, when, &per_match, inner), inner)) {
+            return false;
         }
+        done = when;
     }
     scope.is_dtype = true;
-    return status == HEFT_OK && policy->dtype != NULL
-               ? heft__resolve_expr(&scope, policy->dtype, &per_match, err)
-               : status;
+    return policy->dtype == NULL ||
+           take(faults, heft__resolve_expr(&scope, policy->dtype, &per_match, inner), inner);
 }
 
-heft_status_t heft__resolve(heft_recipe_t *recipe, heft_error_t *err)
+static bool resolve_exceptions(const heft_recipe_t *recipe, heft__faults_t *faults,
+                               heft_error_t *inner)
 {
-    heft_status_t status = check_rank_name(recipe, err);
-    if (status == HEFT_OK) {
-        status = resolve_steps(recipe, err);
-    }
-    if (status == HEFT_OK) {
-        status = resolve_policy(recipe, err);
-    }
-    for (size_t i = 0; i < recipe->n_exceptions && status == HEFT_OK; i++) {
+    const heft__expr_t *done = NULL;
+    heft__scope_t scope = { .recipe = recipe, .n_lets = recipe->n_lets };
+    for (size_t i = 0; i < recipe->n_exceptions; i++) {
         bool per_match = false;
-        heft__scope_t scope = { .recipe = recipe, .n_lets = recipe->n_lets };
-        if (recipe->exception_lines[i].when != NULL) {
-            status = heft__resolve_expr(&scope, recipe->exception_lines[i].when, &per_match, err);
+        heft__expr_t *when = recipe->exception_lines[i].when;
+        if (when != NULL && when != done &&
+            !take(faults, heft__resolve_expr(&scope, when, &per_match, inner), inner)) {
+            return false;
         }
+        done = when;
     }
-    for (size_t i = 0; i < recipe->n_rules && status == HEFT_OK; i++) {
-        status = heft__resolve_rule(recipe, recipe->rules[i], err);
+    return true;
+}
+
+heft_status_t heft__resolve(heft_recipe_t *recipe, heft__faults_t *faults)
+{
+    heft_error_t inner = HEFT_ERROR_INIT;
+    bool goes_on = take(faults, check_rank_name(recipe, &inner), &inner) &&
+                   resolve_steps(recipe, faults, &inner) &&
+                   resolve_policy(recipe, faults, &inner) &&
+                   resolve_exceptions(recipe, faults, &inner);
+    for (size_t i = 0; goes_on && i < recipe->n_rules; i++) {
+        goes_on = take(faults, heft__resolve_rule(recipe, recipe->rules[i], &inner), &inner);
     }
-    return status;
+    return heft__faults_status(faults, NULL);
 }

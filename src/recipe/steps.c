@@ -8,45 +8,38 @@
 #include <stdio.h>
 #include <string.h>
 
+#define MAX_RANKS (1 << 20)
+
 /* A binding that no let declares is a misspelling: refuse it, naming the nearest. */
-static heft_status_t check_bindings(const heft_recipe_t *recipe, const heft_bindings_t *bindings,
-                                    heft_error_t *err)
+static heft_status_t check_binding(const heft_recipe_t *recipe, const char *name, heft_error_t *err)
 {
-    for (size_t i = 0; bindings != NULL && i < bindings->n; i++) {
-        const char *name = bindings->items[i].name;
-        const char *kind = heft__resolve_taken(recipe, NULL, name);
-        if (kind != NULL && kind[0] == 'l') {
-            continue;
-        }
-        if (kind != NULL) {
-            return heft__error_set(err, HEFT_ERR_ARGUMENT,
-                                   "recipe \"%s\": \"%s\" is the rank and cannot be bound",
-                                   recipe->name, name);
-        }
-        const char *best = NULL;
-        uint32_t limit = (uint32_t)strlen(name) / 3 + 1;
-        for (size_t k = 0; k < recipe->n_lets && limit > 0; k++) {
-            uint32_t distance = heft__edit_distance(name, recipe->lets[k].name, limit);
-            if (distance <= limit) {
-                best = recipe->lets[k].name;
-                limit = distance > 0 ? distance - 1 : 0;
-            }
-        }
-        return heft__error_set(err, HEFT_ERR_ARGUMENT, "recipe \"%s\" declares no `let %s`%s%s%s",
-                               recipe->name, name, best != NULL ? "; nearest is \"" : "",
-                               best != NULL ? best : "", best != NULL ? "\"" : "");
+    const char *kind = heft__resolve_taken(recipe, NULL, name);
+    if (kind != NULL && kind[0] == 'l') {
+        return HEFT_OK;
     }
-    return HEFT_OK;
+    if (kind != NULL) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "recipe \"%s\": \"%s\" is the rank and cannot be bound",
+                               recipe->name, name);
+    }
+    const char *best = NULL;
+    uint32_t limit = (uint32_t)strlen(name) / 3 + 1;
+    for (size_t k = 0; k < recipe->n_lets && limit > 0; k++) {
+        uint32_t distance = heft__edit_distance(name, recipe->lets[k].name, limit);
+        if (distance <= limit) {
+            best = recipe->lets[k].name;
+            limit = distance > 0 ? distance - 1 : 0;
+        }
+    }
+    return heft__error_set(err, HEFT_ERR_ARGUMENT, "recipe \"%s\" declares no `let %s`%s%s%s",
+                           recipe->name, name, best != NULL ? "; nearest is \"" : "",
+                           best != NULL ? best : "", best != NULL ? "\"" : "");
 }
 
 heft_status_t heft__env_init(heft__env_t *env, const heft_recipe_t *recipe,
                              const heft_bindings_t *bindings, heft_error_t *err)
 {
     *env = (heft__env_t){ .recipe = recipe, .bindings = bindings, .n_ranks = 1 };
-    heft_status_t status = check_bindings(recipe, bindings, err);
-    if (status != HEFT_OK) {
-        return status;
-    }
     size_t n = recipe->n_lets > 0 ? recipe->n_lets : 1;
     env->lets = heft__calloc(n, sizeof *env->lets);
     return env->lets != NULL ? HEFT_OK : heft__error_nomem(err, n * sizeof *env->lets);
@@ -96,9 +89,10 @@ static heft_status_t run_let(heft__env_t *env, const heft__step_t *step, heft_er
 static heft_status_t run_ranks(heft__env_t *env, const heft__step_t *step, heft_error_t *err)
 {
     heft_status_t status = heft__eval_int(env, step->expr, &env->n_ranks, err);
-    if (status == HEFT_OK && (env->n_ranks < 1 || env->n_ranks > (1 << 20))) {
-        status = heft__recipe_error(env->recipe, step->pos, HEFT_ERR_ARGUMENT, err,
-                                    "%lld ranks: 1 to %d wanted", (long long)env->n_ranks, 1 << 20);
+    if (status == HEFT_OK && (env->n_ranks < 1 || env->n_ranks > MAX_RANKS)) {
+        status =
+            heft__recipe_error(env->recipe, step->pos, HEFT_ERR_ARGUMENT, err,
+                               "%lld ranks: 1 to %d wanted", (long long)env->n_ranks, MAX_RANKS);
     }
     return status;
 }
@@ -157,32 +151,61 @@ static heft_status_t run_require(const heft__env_t *env, const heft__step_t *ste
                               values[0] != '\0' ? ")" : "");
 }
 
-heft_status_t heft__env_run(heft__env_t *env, bool until_ranks, heft_error_t *err)
+static heft_status_t run_step(heft__env_t *env, const heft__step_t *step, heft_error_t *err)
 {
-    heft_status_t status = HEFT_OK;
-    for (size_t i = 0; i < env->recipe->n_steps && status == HEFT_OK; i++) {
-        const heft__step_t *step = &env->recipe->steps[i];
-        if (step->kind == STEP_LET) {
-            status = run_let(env, step, err);
-        } else if (step->kind == STEP_REQUIRE) {
-            status = run_require(env, step, err);
+    heft_status_t status;
+    switch (step->kind) {
+    case STEP_LET:
+        status = run_let(env, step, err);
+        if (status != HEFT_OK) {
+            env->lets[step->let].kind = VALUE_FAILED;
+        }
+        return status;
+    case STEP_RANKS:
+        status = run_ranks(env, step, err);
+        if (status != HEFT_OK) {
+            env->n_ranks = MAX_RANKS; /* so that no rank is beyond them */
+        }
+        return status;
+    case STEP_REQUIRE:
+    default:
+        return run_require(env, step, err);
+    }
+}
+
+heft_status_t heft__env_run(heft__env_t *env, bool until_ranks, heft__faults_t *faults)
+{
+    const heft_recipe_t *recipe = env->recipe;
+    size_t n_bindings = env->bindings != NULL ? env->bindings->n : 0;
+    size_t n_steps = until_ranks && recipe->rank_name == NULL ? 0 : recipe->n_steps;
+    bool is_done = false;
+    for (size_t i = 0; i < n_bindings + n_steps && !is_done; i++) {
+        heft_error_t inner = HEFT_ERROR_INIT;
+        heft_status_t status;
+        if (i < n_bindings) {
+            status = check_binding(recipe, env->bindings->items[i].name, &inner);
         } else {
-            status = run_ranks(env, step, err);
-            if (until_ranks) {
-                return status;
-            }
+            const heft__step_t *step = &recipe->steps[i - n_bindings];
+            status = run_step(env, step, &inner);
+            is_done = until_ranks && step->kind == STEP_RANKS;
+        }
+        if (!heft__faults_take(faults, status, &inner)) {
+            return HEFT_ERR_NOMEM;
         }
     }
-    return status;
+    return HEFT_OK;
 }
 
 heft_status_t heft_recipe_count_ranks(const heft_recipe_t *recipe, const heft_bindings_t *bindings,
                                       uint32_t *n_ranks_out, heft_error_t *err)
 {
     heft__env_t env;
+    heft__faults_t faults;
+    heft__faults_init(&faults, recipe, NULL, false);
     heft_status_t status = heft__env_init(&env, recipe, bindings, err);
-    if (status == HEFT_OK && recipe->rank_name != NULL) {
-        status = heft__env_run(&env, true, err);
+    if (status == HEFT_OK) {
+        (void)heft__env_run(&env, true, &faults);
+        status = heft__faults_status(&faults, err);
     }
     if (status == HEFT_OK) {
         *n_ranks_out = (uint32_t)env.n_ranks;

@@ -35,6 +35,7 @@ typedef struct heft__span {
 
 typedef enum heft__token_kind {
     TOKEN_END = 0,
+    TOKEN_BAD,     /* no token; its error is known */
     TOKEN_NEWLINE, /* ends a statement; not made where a line continues */
     TOKEN_NAME,
     TOKEN_INT,
@@ -376,10 +377,37 @@ struct heft_recipe {
 heft_status_t heft__recipe_error(const heft_recipe_t *recipe, heft__pos_t pos, heft_status_t status,
                                  heft_error_t *err, const char *fmt, ...) HEFT_PRINTF(5, 6);
 
-/* Tokens of text, which starts at pos; strings and names are borrowed from it. On failure *tokens
- * holds nothing to free. */
+/* "...end of the name:" as it begins every message; out holds 72. */
+const char *heft__recipe_prefix(const heft_recipe_t *recipe, char out[72]);
+
+/* ---- all errors, not only the first (issues.c) ---- */
+
+/* What failed only because something failed before, which has its message: nothing is in err. */
+#define HEFT__SAID HEFT_IN_PROGRESS
+
+typedef struct heft__faults {
+    const heft_recipe_t *recipe;
+    heft_issues_t *issues; /* NULL: only the first is wanted */
+    size_t first_issue;    /* of this pass */
+    bool is_sorted;        /* by place, else as they come */
+    uint32_t n;
+    heft_error_t first;
+    heft__pos_t first_pos;
+} heft__faults_t;
+
+void heft__faults_init(heft__faults_t *faults, const heft_recipe_t *recipe, heft_issues_t *issues,
+                       bool is_sorted);
+/* Count the error of a call that gave this status. False: one cannot go on (no memory, a bug). */
+bool heft__faults_take(heft__faults_t *faults, heft_status_t status, const heft_error_t *error);
+/* List a note: no error. False: out of memory. */
+bool heft__faults_note(heft__faults_t *faults, const char *message);
+/* HEFT_OK, or the first error with the number of all. */
+heft_status_t heft__faults_status(const heft__faults_t *faults, heft_error_t *err);
+
+/* Tokens of text, which starts at pos; strings and names are borrowed from it. With faults, what is
+ * no token goes there and becomes TOKEN_BAD. On failure *tokens holds nothing to free. */
 heft_status_t heft__lex(const heft_recipe_t *recipe, heft__span_t text, heft__pos_t pos,
-                        heft__tokens_t *tokens_out, heft_error_t *err);
+                        heft__faults_t *faults, heft__tokens_t *tokens_out, heft_error_t *err);
 void heft__tokens_fini(heft__tokens_t *tokens);
 /* How a token reads in a message, such as `name "tp"`; out holds 64. */
 const char *heft__token_text(const heft__token_t *token, char out[64]);
@@ -443,7 +471,8 @@ typedef struct heft__scope {
     bool is_dtype; /* the value names a dtype: what an unknown name may have meant */
 } heft__scope_t;
 
-heft_status_t heft__resolve(heft_recipe_t *recipe, heft_error_t *err);
+/* Everything that is wrong goes to faults. HEFT_ERR_NOMEM ends it. */
+heft_status_t heft__resolve(heft_recipe_t *recipe, heft__faults_t *faults);
 heft_status_t heft__resolve_rule(heft_recipe_t *recipe, heft__rule_t *rule, heft_error_t *err);
 /* Sets *per_match (left alone otherwise) when the value depends on a match. */
 heft_status_t heft__resolve_expr(const heft__scope_t *scope, heft__expr_t *expr, bool *per_match,

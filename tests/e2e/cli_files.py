@@ -62,6 +62,25 @@ class Check(Files):
             self.assertIn("ERR_PROOF", self.heft(*command, "--recipe", recipe, code=1).stderr)
         self.assertFalse((self.dir / "out").exists())
 
+    def test_all_that_is_wrong_with_a_recipe_is_listed(self):
+        recipe = self.recipe('"a" [d] -> "a" [d]\n"model.norm.weight" [d:3] -> "norm" [d]\n')
+        listed = self.heft("check", self.model, "--recipe", recipe, code=1).stdout
+        self.assertIn("(1 of 2 errors)", listed)
+        self.assertIn("test.heft:1:1: ", listed)
+        self.assertIn("test.heft:2:22: ", listed)
+        self.assertIn("test.heft:2:22: ", self.heft("plan", self.model, "--recipe", recipe, code=1).stderr)
+        data = self.json("check", self.model, "--recipe", recipe, code=1)
+        self.assertEqual((data["errors"], data["status"]), (2, "ERR_NAME"))
+        self.assertEqual([(f["line"], f["column"]) for f in data["findings"]], [(1, 1), (2, 22)])
+        wrong = self.recipe('let a = )\nlat b\n')
+        listed = self.heft("check", self.model, "--recipe", wrong, code=3).stderr
+        self.assertIn("test.heft:1:9: ", listed)
+        self.assertIn("test.heft:2:1: ", listed)
+        missing = self.recipe('let a = config.x, b = config.y\nranks a as r\n"x" [] -> "x" []\n')
+        listed = self.heft("check", self.model, "--recipe", missing, code=2).stderr
+        self.assertIn("config.x", listed)
+        self.assertIn("config.y", listed)
+
     def test_destination_must_agree_both_ways(self):
         out = self.dir / "out"
         self.heft("convert", self.model, out, *DENSE)

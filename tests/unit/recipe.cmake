@@ -1,5 +1,22 @@
-foreach(name recipe_names recipe_language recipe_lists recipe_functions recipe_bindings recipe_vectors recipe_sizes recipe_cases recipe_shipped recipe_plan recipe_checks recipe_docs recipe_memory)
-  heft_add_test(test_${name} SOURCES unit/test_${name}.c unit/recipe_bench.c LIBS PkgConfig::JANSSON LABELS unit)
-  target_include_directories(test_${name} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}/unit")
+set(recipe_tests
+  bindings
+  cases
+  checks
+  docs
+  functions
+  issues
+  language
+  lists
+  memory
+  names
+  plan
+  shipped
+  sizes
+  vectors
+)
+foreach(name ${recipe_tests})
+  set(name test_recipe_${name})
+  heft_add_test(${name} SOURCES unit/${name}.c unit/recipe_bench.c LIBS PkgConfig::JANSSON LABELS unit)
+  target_include_directories(${name} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}/unit")
 endforeach()
 heft_add_test(test_cache_map SOURCES unit/test_cache_map.c LABELS unit)
