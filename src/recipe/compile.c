@@ -14,9 +14,17 @@
 #define FAIL(c, pos, status, ...) \
     heft__recipe_error((c)->recipe, (pos), (status), (c)->err, __VA_ARGS__)
 
+/* Take what went wrong, if anything; false: one cannot go on. */
+static bool take(heft__compile_t *c, heft_status_t status)
+{
+    bool goes_on = heft__faults_take(c->faults, status, &c->inner);
+    heft__error_reset(&c->inner);
+    return goes_on;
+}
+
 /* ---- names of targets ---- */
 
-static heft_status_t put_expr(heft__compile_t *c, const heft__expr_t *expr)
+heft_status_t heft__put_expr(heft__compile_t *c, const heft__expr_t *expr)
 {
     if (expr->kind == EXPR_CAPTURE) { /* as it stands: "07" stays "07" */
         heft__span_t text = c->captures[expr->index];
@@ -63,7 +71,7 @@ heft_status_t heft__make_name(heft__compile_t *c, const heft__template_t *templa
         is_first = false;
         heft_status_t status = HEFT_OK;
         if (piece->kind == PIECE_EXPR) {
-            status = put_expr(c, piece->expr);
+            status = heft__put_expr(c, piece->expr);
         } else {
             heft__text_put_n(&c->text, text.data, text.len);
         }
@@ -186,6 +194,27 @@ static heft_status_t init_except(heft__compile_t *c)
         }
     }
     return status;
+}
+
+/* An entry of `except` that matches no tensor is a misspelling, unless it is marked. */
+static bool check_except(heft__compile_t *c)
+{
+    const heft__policy_t *policy = &c->recipe->policy;
+    bool goes_on = true;
+    for (size_t i = 0; i < policy->n_except && c->policy != HEFT_DTYPE_NONE && goes_on; i++) {
+        const heft__except_t *except = &policy->except[i];
+        bool is_hit = except->is_optional || !c->except_on[i];
+        for (uint32_t k = 0; k < c->names.n && !is_hit; k++) {
+            is_hit = heft__pattern_match(&except->pattern, &c->names.items[k], NULL);
+        }
+        if (!is_hit) {
+            goes_on = take(c, FAIL(c, except->pattern.pos, HEFT_ERR_NAME,
+                                   "except \"%s\" matches none of %u source tensors (write `except "
+                                   "optional` if that may be)",
+                                   except->pattern.text, (unsigned)c->names.n));
+        }
+    }
+    return goes_on;
 }
 
 static heft_status_t init_policy(heft__compile_t *c)
@@ -322,9 +351,10 @@ static heft_status_t compile_match(heft__compile_t *c, const heft__rule_t *rule,
 }
 
 static heft_status_t matches_nothing(const heft__compile_t *c, const heft__rule_t *rule,
-                                     uint32_t n_matched)
+                                     const heft__idle_t *idle)
 {
-    const char *text = rule->sources[0].pattern.text;
+    const char *text = idle->text;
+    uint32_t n_matched = idle->n_matched;
     if (n_matched > 0) {
         return FAIL(c, rule->pos, HEFT_ERR_NAME,
                     "\"%s\" matches %u source tensors, and `when` turns away all of them (mark the "
@@ -357,9 +387,9 @@ static bool keep_failure(heft__compile_t *c, heft_status_t status, heft_error_t 
 /* The rule over all source names: how many match, and how many rounds `when` did not turn away.
  * HEFT__SAID: nothing can be said of how many match. */
 static heft_status_t compile_matches(heft__compile_t *c, const heft__rule_t *rule,
-                                     uint32_t *n_matched_out, uint32_t *n_taken_out)
+                                     const heft__pattern_t *pattern, uint32_t *n_matched_out,
+                                     uint32_t *n_taken_out)
 {
-    const heft__pattern_t *pattern = &rule->sources[0].pattern;
     const heft__tail_key_t tail = heft__pattern_tail_key(pattern);
     bool has_slots = false; /* sizes of a rule that matches nothing need not have a value */
     bool is_said = false;
@@ -371,12 +401,16 @@ static heft_status_t compile_matches(heft__compile_t *c, const heft__rule_t *rul
             continue;
         }
         (*n_matched_out)++;
-        source->is_matched = true;
         heft_status_t status = has_slots ? HEFT_OK : eval_slots(c, rule, false);
         bool is_rule_wrong = status != HEFT_OK; /* for every match */
         has_slots = true;
+        uint32_t n_before = *n_taken_out;
         if (status == HEFT_OK) {
             status = compile_match(c, rule, source, n_taken_out);
+        }
+        if (status == HEFT_OK && *n_taken_out > n_before &&
+            !heft__note_match(c, rule, source->info.name)) {
+            status = heft__error_nomem(c->err, 0);
         }
         is_said = is_said || status == HEFT__SAID;
         if (!keep_failure(c, status, &first) || is_rule_wrong) {
@@ -394,23 +428,27 @@ static heft_status_t compile_matches(heft__compile_t *c, const heft__rule_t *rul
     return first.status;
 }
 
-heft_status_t heft__compile_rule(heft__compile_t *c, const heft__rule_t *rule)
+heft_status_t heft__compile_rule(heft__compile_t *c, const heft__rule_t *rule,
+                                 heft__idle_t *idle_out)
 {
     bool is_on = true;
-    uint32_t n_matched = 0;
     uint32_t n_taken = 0;
+    heft__pattern_t pattern;
     heft_status_t status = HEFT_OK;
     c->n_failed = 0;
+    *idle_out = (heft__idle_t){ .is_idle = false };
     if (rule->when != NULL && !rule->when_per_match) {
         status = heft__eval_bool(&c->env, rule->when, &is_on, c->err);
+    }
+    if (status == HEFT_OK && is_on) {
+        status = heft__make_pattern(c, rule, &pattern);
     }
     if (status != HEFT_OK || !is_on) {
         return status;
     }
-    status = compile_matches(c, rule, &n_matched, &n_taken);
-    if (status == HEFT_OK && n_taken == 0 && !rule->is_optional) {
-        return matches_nothing(c, rule, n_matched);
-    }
+    status = compile_matches(c, rule, &pattern, &idle_out->n_matched, &n_taken);
+    idle_out->is_idle = status == HEFT_OK && n_taken == 0 && !rule->is_optional;
+    idle_out->text = pattern.text;
     return status;
 }
 
@@ -458,14 +496,6 @@ static heft_status_t add_sources(heft__compile_t *c)
     return HEFT_OK;
 }
 
-/* Take what went wrong, if anything; false: one cannot go on. */
-static bool take(heft__compile_t *c, heft_status_t status)
-{
-    bool goes_on = heft__faults_take(c->faults, status, &c->inner);
-    heft__error_reset(&c->inner);
-    return goes_on;
-}
-
 /* Values: lets, ranks, the dtype. */
 static bool run_values(heft__compile_t *c, uint32_t rank)
 {
@@ -490,8 +520,19 @@ static bool run_rules(heft__compile_t *c)
         }
     }
     goes_on = goes_on && take(c, add_sources(c));
+    heft__idle_t *idle = heft__arena_calloc(&c->arena, c->recipe->n_rules + 1, sizeof *idle);
+    if (idle == NULL) {
+        return take(c, heft__error_nomem(c->err, c->recipe->n_rules * sizeof *idle));
+    }
     for (size_t i = 0; i < c->recipe->n_rules && goes_on; i++) {
-        goes_on = take(c, heft__compile_rule(c, c->recipe->rules[i]));
+        goes_on = take(c, heft__compile_rule(c, c->recipe->rules[i], &idle[i]));
+    }
+    for (size_t i = 0; i < c->recipe->n_refusals && goes_on; i++) {
+        goes_on = take(c, heft__apply_refusal(c, c->recipe->refusals[i]));
+    }
+    /* a tensor that is refused is why rules match nothing */
+    for (size_t i = 0; i < c->recipe->n_rules && goes_on && c->n_refused == 0; i++) {
+        goes_on = !idle[i].is_idle || take(c, matches_nothing(c, c->recipe->rules[i], &idle[i]));
     }
     return goes_on;
 }
@@ -509,7 +550,8 @@ static void run(heft__compile_t *c, uint32_t rank, const heft_manifest_t *source
         return;
     }
     heft_status_t policy = init_policy(c);
-    if (take(c, policy) && run_rules(c) && destination != NULL && policy == HEFT_OK) {
+    if (take(c, policy) && check_except(c) && run_rules(c) && destination != NULL &&
+        policy == HEFT_OK) {
         (void)take(c, heft__check_destination(c, destination));
     }
 }
@@ -536,7 +578,7 @@ heft_status_t heft_recipe_compile_all(const heft_recipe_t *recipe, const heft_bi
         return heft__error_nomem(err, sizeof *c);
     }
     heft__faults_t faults;
-    heft__faults_init(&faults, recipe, issues, false);
+    heft__faults_init(&faults, recipe, issues, true);
     c->recipe = recipe;
     c->faults = &faults;
     c->err = &c->inner;

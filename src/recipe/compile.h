@@ -69,7 +69,7 @@ typedef struct heft__name {
     uint32_t buffer; /* in the tape */
     bool is_ignored; /* not seen by rules */
     bool is_used;
-    bool is_matched; /* by a rule, whatever became of it */
+    bool is_refused; /* by a `refuse` */
 } heft__name_t;
 
 typedef struct heft__names {
@@ -137,6 +137,8 @@ heft_status_t heft__eval_list_call(const heft__env_t *env, const heft__expr_t *e
 /* "WANTED wanted, got the KIND VALUE" */
 heft_status_t heft__wrong_kind(const heft__env_t *env, const heft__expr_t *expr, const char *wanted,
                                const heft__value_t *got, heft_error_t *err);
+/* "H = 9, tp = 2": the names an expression mentions, with their values; out holds text already. */
+void heft__list_values(const heft__env_t *env, const heft__expr_t *expr, char *out, size_t bytes);
 /* Run the let, ranks and require steps. Stops before the rank is bound with until_ranks.
  * env->lets is allocated by init and freed by fini. */
 heft_status_t heft__env_init(heft__env_t *env, const heft_recipe_t *recipe,
@@ -168,6 +170,7 @@ typedef struct heft__match {
     const int64_t *slots;
     int64_t extent[HEFT__ALL_AXES]; /* -1: not known yet */
     uint32_t n_rest;                /* dimensions that `...` stands for */
+    int32_t dim;                    /* of the source being looked at, for messages, or NONE */
     bool has_rest;
     heft_error_t *err;
 } heft__match_t;
@@ -224,12 +227,30 @@ typedef struct heft__compile {
     int64_t slots[HEFT__MAX_SLOTS];
     heft__faults_t *faults;
     uint32_t n_failed;  /* matches of the rule at hand */
+    uint32_t n_refused; /* tensors, by `refuse` */
     heft_error_t inner; /* what `err` points to */
     heft_error_t *err;
 } heft__compile_t;
 
+/* A rule that has done nothing and should have, which is not said yet. */
+typedef struct heft__idle {
+    bool is_idle;
+    uint32_t n_matched; /* that `when` turned away */
+    const char *text;   /* of its pattern, with its values */
+} heft__idle_t;
+
 /* Everything one rule does. */
-heft_status_t heft__compile_rule(heft__compile_t *c, const heft__rule_t *rule);
+heft_status_t heft__compile_rule(heft__compile_t *c, const heft__rule_t *rule,
+                                 heft__idle_t *idle_out);
+/* The pattern of a rule, with the values of lets in it. */
+heft_status_t heft__make_pattern(heft__compile_t *c, const heft__rule_t *rule,
+                                 heft__pattern_t *pattern_out);
+/* Append the value of an expression to c->text, as in a name. */
+heft_status_t heft__put_expr(heft__compile_t *c, const heft__expr_t *expr);
+/* Refuse the tensors that no rule has used and that this is about. */
+heft_status_t heft__apply_refusal(heft__compile_t *c, const heft__rule_t *refusal);
+/* List the note of a rule for one of its matches. False: out of memory. */
+bool heft__note_match(heft__compile_t *c, const heft__rule_t *rule, const char *name);
 /* Emit one match: frames of the sources to the targets. sources are the matched names. */
 heft_status_t heft__emit(heft__compile_t *c, heft__match_t *m, heft__name_t *const *sources);
 /* The name of a template under the current captures and axis indices, in c->text. */

@@ -417,7 +417,14 @@ static heft_status_t eval_call(const heft__env_t *env, const heft__expr_t *expr,
     if (expr->op >= OP_PADDED_SIZE && expr->op <= OP_ROLLOUT_TP) {
         return heft__eval_size_call(env, expr, out, err);
     }
-    if (expr->op >= OP_LEN) {
+    if (expr->op == OP_IF) { /* the other one need not have a value */
+        bool holds = false;
+        heft_status_t status = heft__eval_bool(env, expr->left, &holds, err);
+        return status == HEFT_OK
+                   ? heft__eval(env, holds ? expr->right->left : expr->right->right, out, err)
+                   : status;
+    }
+    if (expr->op >= OP_SINGULAR) {
         return heft__eval_list_call(env, expr, out, err);
     }
     if (expr->op != OP_SQRT) {

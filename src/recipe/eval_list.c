@@ -130,7 +130,23 @@ static heft_status_t eval_search(const heft__env_t *env, const heft__expr_t *exp
                           list_name(expr->left, name));
 }
 
-/* len(list), range(n), contains(list, value), index(list, value) */
+/* layers: layer. One s is dropped and no more. */
+static heft_status_t eval_singular(const heft__env_t *env, const heft__expr_t *expr,
+                                   heft__value_t *out, heft_error_t *err)
+{
+    heft_status_t status = heft__eval(env, expr->left, out, err);
+    if (status == HEFT_OK && out->kind != VALUE_WORD) {
+        return heft__wrong_kind(env, expr, "a word", out, err);
+    }
+    if (status == HEFT_OK && out->word.len > 0 && out->word.data[out->word.len - 1] == 's') {
+        out->word.len--;
+    }
+    return status == HEFT_OK && out->word.len == 0
+               ? FAIL(env, expr, HEFT_ERR_ARGUMENT, "the singular is empty: no container")
+               : status;
+}
+
+/* len(list), range(n), contains(list, value), index(list, value), singular(word) */
 heft_status_t heft__eval_list_call(const heft__env_t *env, const heft__expr_t *expr,
                                    heft__value_t *out, heft_error_t *err)
 {
@@ -142,6 +158,8 @@ heft_status_t heft__eval_list_call(const heft__env_t *env, const heft__expr_t *e
         *out =
             (heft__value_t){ .kind = VALUE_INT, .integer = status == HEFT_OK ? length(&list) : 0 };
         return status;
+    case OP_SINGULAR:
+        return eval_singular(env, expr, out, err);
     case OP_RANGE:
         *out = (heft__value_t){ .kind = VALUE_LIST };
         status = heft__eval_int(env, expr->left, &out->integer, err);

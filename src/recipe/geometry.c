@@ -129,6 +129,7 @@ heft_status_t heft__match_begin(heft__match_t *m)
     }
     m->n_rest = 0;
     m->has_rest = false;
+    m->dim = HEFT__NONE;
     heft_status_t status = HEFT_OK;
     for (uint32_t i = 0; i < rule->n_sources && status == HEFT_OK; i++) {
         status = take_all_sizes(m, &rule->sources[i].axes, false);
@@ -184,8 +185,12 @@ static heft_status_t does_not_fit(const heft__match_t *m, const heft__axis_t *ax
 {
     char tree[160] = "";
     print_tree(m, axis, tree, sizeof tree);
-    return FAIL(m, axis->pos, HEFT_ERR_SHAPE, "\"%s\": extent %lld does not fit %s", m->name,
-                (long long)total, tree);
+    char where[32] = "";
+    if (m->dim >= 0) {
+        (void)snprintf(where, sizeof where, " dimension %d", (int)m->dim);
+    }
+    return FAIL(m, axis->pos, HEFT_ERR_SHAPE, "\"%s\"%s: extent %lld does not fit %s", m->name,
+                where, (long long)total, tree);
 }
 
 static heft_status_t solve(heft__match_t *m, const heft__axis_t *axis, int64_t total);
@@ -387,7 +392,9 @@ heft_status_t heft__frame_measure(heft__match_t *m, const heft__axes_t *axes,
     for (uint32_t i = 0; i < axes->n_dims && status == HEFT_OK; i++) {
         const heft__axis_t *dim = axes->dims[i];
         if (dim->kind == AXIS_NAME) {
+            m->dim = (int32_t)d;
             status = solve(m, dim, shape->extent[d]);
+            m->dim = HEFT__NONE;
         }
         d += dim->kind == AXIS_REST ? m->n_rest : 1;
     }
@@ -404,7 +411,9 @@ heft_status_t heft__frame_init(heft__match_t *m, const heft__axes_t *axes,
     for (uint32_t i = 0; i < axes->n_dims && status == HEFT_OK; i++) {
         const heft__axis_t *dim = axes->dims[i];
         if (dim->kind != AXIS_REST) {
+            m->dim = (int32_t)d;
             status = solve(m, dim, shape->extent[d]);
+            m->dim = HEFT__NONE;
         }
         d += dim->kind == AXIS_REST ? m->n_rest : 1;
     }

@@ -57,7 +57,8 @@ static bool wants_more(const heft__token_t *token)
 /* Does a line that begins with this token continue the line before? */
 static bool continues(const heft__token_t *token)
 {
-    static const char *const words[] = { "where", "for", "when", "by", "in", "because", "except" };
+    static const char *const words[] = { "where", "for",     "when",   "by",
+                                         "in",    "because", "except", "note" };
     if (token->kind == TOKEN_ARROW || token->kind == TOKEN_COMMA) {
         return true;
     }

@@ -142,6 +142,8 @@ static const struct {
     { "round_up", OP_ROUND_UP, 2 },
     { "has", OP_HAS, 1 },
     { "count", OP_COUNT, 1 },
+    { "if", OP_IF, 3 },
+    { "singular", OP_SINGULAR, 1 },
     { "len", OP_LEN, 1 },
     { "contains", OP_CONTAINS, 2 },
     { "index", OP_INDEX, 2 },

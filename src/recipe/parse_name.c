@@ -3,7 +3,8 @@
  * Names with holes: patterns on the source side, templates on the target side.
  *
  * Names are dot-separated tokens. A pattern token is literal text, `*`, {name*}, or
- * prefix{name}suffix; a template token is any mixture of text and {EXPR}, or {name*} alone.
+ * prefix{name}suffix; a template token is any mixture of text and {EXPR}, or {name*} alone. A
+ * pattern with values of lets in it is kept as a template (patterns.c makes its tokens).
  */
 #include "recipe/syntax.h"
 
@@ -143,12 +144,79 @@ static heft_status_t parse_pattern_token(heft__parser_t *p, heft__rule_t *rule, 
     return HEFT_OK;
 }
 
+static bool is_taken(const heft__parser_t *p, heft__span_t name)
+{
+    const heft_recipe_t *recipe = p->recipe;
+    for (size_t i = 0; i < recipe->n_lets; i++) {
+        if (strlen(recipe->lets[i].name) == name.len &&
+            memcmp(recipe->lets[i].name, name.data, name.len) == 0) {
+            return true;
+        }
+    }
+    return recipe->rank_name != NULL && strlen(recipe->rank_name) == name.len &&
+           memcmp(recipe->rank_name, name.data, name.len) == 0;
+}
+
+/* Does a pattern hold {LET} or {EXPR}, so that its tokens are known only with the values? */
+static bool has_values(const heft__parser_t *p, heft__span_t text)
+{
+    const char *end = text.data + text.len;
+    for (const char *at = memchr(text.data, '{', text.len); at != NULL;
+         at = memchr(at, '{', (size_t)(end - at))) {
+        const char *close = memchr(at, '}', (size_t)(end - at));
+        if (close == NULL) {
+            return false;
+        }
+        heft__span_t inside = { at + 1, (size_t)(close - at) - 1 };
+        bool is_many = inside.len > 0 && inside.data[inside.len - 1] == '*';
+        inside.len -= is_many ? 1 : 0;
+        if (!is_many && inside.len > 0 && (!is_identifier(inside) || is_taken(p, inside))) {
+            return true;
+        }
+        at = close;
+    }
+    return false;
+}
+
+/* A pattern with values in it: a template in which new names are captures. */
+static heft_status_t parse_made_pattern(heft__parser_t *p, heft__rule_t *rule, heft__span_t text,
+                                        heft__pos_t pos, heft__pattern_t *pattern)
+{
+    heft__template_t *template = heft__arena_calloc(&p->recipe->arena, 1, sizeof *template);
+    if (template == NULL) {
+        return heft__parse_nomem(p);
+    }
+    p->takes_star = true;
+    heft_status_t status = heft__parse_template(p, text, pos, template);
+    p->takes_star = false;
+    for (uint32_t i = 0; i < template->n_pieces && status == HEFT_OK; i++) {
+        heft__template_piece_t *piece = &template->pieces[i];
+        const char *name =
+            piece->kind == PIECE_EXPR && piece->expr->kind == EXPR_NAME ? piece->expr->text : NULL;
+        heft__span_t span = piece->text;
+        if (name != NULL) {
+            span = (heft__span_t){ name, strlen(name) };
+        }
+        if (piece->kind == PIECE_MANY || (name != NULL && !is_taken(p, span))) {
+            status = add_capture(p, rule, span, piece->kind == PIECE_MANY, pos, &piece->capture);
+            piece->kind = piece->kind == PIECE_MANY ? PIECE_MANY : PIECE_ONE;
+            piece->text = span;
+        }
+    }
+    pattern->text = template->text;
+    pattern->made_of = template;
+    return status;
+}
+
 heft_status_t heft__parse_pattern(heft__parser_t *p, heft__rule_t *rule, heft__span_t text,
                                   heft__pos_t pos, heft__pattern_t *pattern_out)
 {
     *pattern_out = (heft__pattern_t){ .pos = pos };
     if (text.len == 0) {
         return heft__recipe_error(p->recipe, pos, HEFT_ERR_SYNTAX, p->err, "an empty name");
+    }
+    if (rule != NULL && has_values(p, text)) {
+        return parse_made_pattern(p, rule, text, pos, pattern_out);
     }
     char *copy = heft__parse_dup(p, text);
     uint32_t n = count_tokens(text);
@@ -253,12 +321,14 @@ static heft_status_t parse_template_token(heft__parser_t *p, heft__span_t all, h
             at = stop;
             continue;
         }
+        bool is_star = p->takes_star && end - at == 1 && *at == '*' && piece->starts;
+        stop += is_star ? 1 : 0;
         while (stop < end && *stop != '{' && *stop != '}' && *stop != '*') {
             stop++;
         }
         if (stop < end && *stop != '{') {
             return heft__recipe_error(p->recipe, pos_at(pos, all, stop), HEFT_ERR_SYNTAX, p->err,
-                                      "stray `%c` in a target name", *stop);
+                                      "stray `%c` in a name", *stop);
         }
         piece->text = (heft__span_t){ at, (size_t)(stop - at) };
         at = stop;

@@ -203,6 +203,51 @@ static heft_status_t parse_loops(heft__parser_t *p, heft__rule_t *rule)
     return status;
 }
 
+/* note "TEXT" */
+static heft_status_t parse_note(heft__parser_t *p, heft__rule_t *rule)
+{
+    const heft__token_t *text = p->at;
+    rule->remark_pos = text->pos;
+    heft_status_t status = heft__parse_token(p, TOKEN_STRING, "a text in quotes");
+    if (status == HEFT_OK) {
+        rule->remark = heft__parse_dup(p, text->text);
+        status = rule->remark != NULL ? HEFT_OK : HEFT_ERR_NOMEM;
+    }
+    return status;
+}
+
+/* "PATTERN" because "MESSAGE" [when EXPR] */
+heft_status_t heft__parse_refusal(heft__parser_t *p, heft__rule_t **rule_out)
+{
+    heft__rule_t *rule = heft__arena_calloc(&p->recipe->arena, 1, sizeof *rule);
+    if (rule == NULL) {
+        return heft__parse_nomem(p);
+    }
+    const heft__token_t *name = p->at;
+    rule->pos = name->pos;
+    rule->n_sources = 1;
+    heft_status_t status = heft__parse_token(p, TOKEN_STRING, "a pattern in quotes");
+    if (status == HEFT_OK) {
+        status = heft__parse_pattern(p, rule, name->text, name->pos, &rule->sources[0].pattern);
+    }
+    if (status == HEFT_OK && !heft__parse_accept_word(p, "because")) {
+        status = heft__parse_expected(p, "`because` and a message");
+    }
+    const heft__token_t *message = p->at;
+    if (status == HEFT_OK) {
+        status = heft__parse_token(p, TOKEN_STRING, "a message in quotes");
+    }
+    if (status == HEFT_OK) {
+        rule->message = heft__parse_dup(p, message->text);
+        status = rule->message != NULL ? HEFT_OK : HEFT_ERR_NOMEM;
+    }
+    if (status == HEFT_OK && heft__parse_accept_word(p, "when")) {
+        status = heft__parse_expr(p, &rule->when);
+    }
+    *rule_out = rule;
+    return status;
+}
+
 static heft_status_t parse_where(heft__parser_t *p, heft__rule_t *rule)
 {
     heft__refine_t **tail = &rule->refines;
@@ -248,10 +293,12 @@ heft_status_t heft__parse_rule(heft__parser_t *p, heft__rule_t **rule_out)
             status = heft__parse_expr(p, &rule->when);
         } else if (rule->n_loops == 0 && heft__parse_accept_word(p, "for")) {
             status = parse_loops(p, rule);
+        } else if (rule->remark == NULL && heft__parse_accept_word(p, "note")) {
+            status = parse_note(p, rule);
         } else if (rule->kernel == NULL && heft__parse_accept_word(p, "by")) {
             status = parse_kernel(p, rule);
         } else {
-            status = heft__parse_expected(p, "`for`, `when`, `by` or the end of the line");
+            status = heft__parse_expected(p, "`for`, `when`, `by`, `note` or the end of the line");
         }
     }
     *rule_out = rule;

@@ -145,10 +145,11 @@ static heft_status_t parse_policy_dtype(heft__parser_t *p, heft__policy_t *polic
     return HEFT_OK;
 }
 
-/* "pattern" [, "pattern"] [when EXPR], after `except` */
+/* [optional] "pattern" [, "pattern"] [when EXPR], after `except` */
 static heft_status_t parse_except(heft__parser_t *p, heft__policy_t *policy)
 {
     size_t first = policy->n_except;
+    bool is_optional = heft__parse_accept_word(p, "optional");
     heft__expr_t *when = NULL;
     heft_status_t status;
     do {
@@ -162,7 +163,7 @@ static heft_status_t parse_except(heft__parser_t *p, heft__policy_t *policy)
         if (status == HEFT_OK) {
             heft__except_t *except = &((heft__except_t *)items)[policy->n_except];
             policy->except = items;
-            *except = (heft__except_t){ .when = NULL };
+            *except = (heft__except_t){ .is_optional = is_optional };
             status = heft__parse_pattern(p, NULL, name->text, name->pos, &except->pattern);
             policy->n_except++;
         }
@@ -337,6 +338,21 @@ static heft_status_t parse_rule_line(heft__parser_t *p)
     return HEFT_OK;
 }
 
+static heft_status_t parse_refuse(heft__parser_t *p)
+{
+    heft_recipe_t *recipe = p->recipe;
+    heft__rule_t *rule = NULL;
+    heft_status_t status = heft__parse_refusal(p, &rule);
+    void *items = recipe->refusals;
+    if (status != HEFT_OK ||
+        !grow(p, &items, &recipe->cap_refusals, recipe->n_refusals + 1, sizeof(void *))) {
+        return status != HEFT_OK ? status : HEFT_ERR_NOMEM;
+    }
+    recipe->refusals = items;
+    recipe->refusals[recipe->n_refusals++] = rule;
+    return HEFT_OK;
+}
+
 static heft_status_t parse_statement(heft__parser_t *p)
 {
     heft__pos_t pos = p->at->pos;
@@ -349,6 +365,8 @@ static heft_status_t parse_statement(heft__parser_t *p)
         status = parse_require(p, pos);
     } else if (heft__parse_accept_word(p, "dtype")) {
         status = parse_dtype(p, pos);
+    } else if (heft__parse_accept_word(p, "refuse")) {
+        status = parse_refuse(p);
     } else {
         status = parse_rule_line(p);
     }
@@ -513,6 +531,7 @@ void heft_recipe_destroy(heft_recipe_t *recipe)
     heft__free(recipe->functions);
     heft__free(recipe->steps);
     heft__free(recipe->rules);
+    heft__free(recipe->refusals);
     heft__free(recipe->policy.except);
     heft__free(recipe->exceptions);
     heft__free(recipe->exception_lines);

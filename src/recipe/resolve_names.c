@@ -278,6 +278,9 @@ heft_status_t heft__resolve(heft_recipe_t *recipe, heft__faults_t *faults)
                    resolve_steps(recipe, faults, &inner) &&
                    resolve_policy(recipe, faults, &inner) &&
                    resolve_exceptions(recipe, faults, &inner);
+    for (size_t i = 0; goes_on && i < recipe->n_refusals; i++) {
+        goes_on = take(faults, heft__resolve_rule(recipe, recipe->refusals[i], &inner), &inner);
+    }
     for (size_t i = 0; goes_on && i < recipe->n_rules; i++) {
         goes_on = take(faults, heft__resolve_rule(recipe, recipe->rules[i], &inner), &inner);
     }

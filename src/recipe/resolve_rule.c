@@ -239,6 +239,34 @@ static heft_status_t resolve_loops(resolver_t *r)
     return HEFT_OK;
 }
 
+/* A pattern made of values: lets and the rank, no captures. */
+static heft_status_t resolve_pattern(resolver_t *r, const heft__pattern_t *pattern)
+{
+    const heft__template_t *template = pattern->made_of;
+    heft__scope_t scope = scope_of(r, false);
+    scope.rule = NULL;
+    for (uint32_t i = 0; template != NULL && i < template->n_pieces; i++) {
+        bool per_match = false;
+        heft_status_t status =
+            template->pieces[i].kind == PIECE_EXPR
+                ? heft__resolve_expr(&scope, template->pieces[i].expr, &per_match, r->err)
+                : HEFT_OK;
+        if (status != HEFT_OK) {
+            return status;
+        }
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t resolve_when(resolver_t *r)
+{
+    heft__rule_t *rule = r->rule;
+    heft__scope_t scope = scope_of(r, false);
+    return rule->when != NULL
+               ? heft__resolve_expr(&scope, rule->when, &rule->when_per_match, r->err)
+               : HEFT_OK;
+}
+
 static heft_status_t resolve_sources(resolver_t *r)
 {
     heft__rule_t *rule = r->rule;
@@ -419,7 +447,10 @@ static heft_status_t resolve_kernel(resolver_t *r)
 heft_status_t heft__resolve_rule(heft_recipe_t *recipe, heft__rule_t *rule, heft_error_t *err)
 {
     resolver_t r = { .recipe = recipe, .rule = rule, .err = err };
-    heft_status_t status = resolve_loops(&r);
+    heft_status_t status = resolve_pattern(&r, &rule->sources[0].pattern);
+    if (status == HEFT_OK) {
+        status = resolve_loops(&r);
+    }
     if (status == HEFT_OK) {
         status = resolve_sources(&r);
     }
@@ -430,9 +461,8 @@ heft_status_t heft__resolve_rule(heft_recipe_t *recipe, heft__rule_t *rule, heft
     if (status == HEFT_OK) {
         status = resolve_targets(&r);
     }
-    if (status == HEFT_OK && rule->when != NULL) {
-        heft__scope_t scope = scope_of(&r, false);
-        status = heft__resolve_expr(&scope, rule->when, &rule->when_per_match, err);
+    if (status == HEFT_OK) {
+        status = resolve_when(&r);
     }
-    return status == HEFT_OK ? resolve_kernel(&r) : status;
+    return status == HEFT_OK && rule->message == NULL ? resolve_kernel(&r) : status;
 }

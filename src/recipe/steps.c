@@ -109,19 +109,19 @@ static bool has_item(const char *list, const char *item)
     return false;
 }
 
-/* " (H = 9, tp = 2)": the names an expression mentions, with their values. */
-static void list_values(const heft__env_t *env, const heft__expr_t *expr, char *out, size_t bytes)
+void heft__list_values(const heft__env_t *env, const heft__expr_t *expr, char *out, size_t bytes)
 {
     if (expr == NULL) {
         return;
     }
-    list_values(env, expr->left, out, bytes);
-    list_values(env, expr->right, out, bytes);
+    heft__list_values(env, expr->left, out, bytes);
+    heft__list_values(env, expr->right, out, bytes);
     const char *prefix = expr->kind == EXPR_CONFIG ? "config."
                          : expr->kind == EXPR_DEST ? "dest."
                          : expr->kind == EXPR_ENV  ? "env."
                                                    : "";
-    bool is_named = expr->kind == EXPR_LET || expr->kind == EXPR_RANK || heft__expr_is_key(expr);
+    bool is_named = expr->kind == EXPR_LET || expr->kind == EXPR_RANK || heft__expr_is_key(expr) ||
+                    expr->kind == EXPR_CAPTURE || expr->kind == EXPR_LOOP;
     heft__value_t value = { 0 };
     if (!is_named || heft__eval(env, expr, &value, NULL) != HEFT_OK) {
         return;
@@ -145,7 +145,7 @@ static heft_status_t run_require(const heft__env_t *env, const heft__step_t *ste
         return status;
     }
     char values[160] = "";
-    list_values(env, step->expr, values, sizeof values);
+    heft__list_values(env, step->expr, values, sizeof values);
     return heft__recipe_error(env->recipe, step->pos, HEFT_ERR_ARGUMENT, err, "%s%s%s%s",
                               step->text, values[0] != '\0' ? " (" : "", values,
                               values[0] != '\0' ? ")" : "");

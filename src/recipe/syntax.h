@@ -132,6 +132,8 @@ typedef enum heft__op {
     OP_PAIR, /* the second and third argument of a function */
     OP_HAS,
     OP_COUNT,
+    OP_IF, /* the second and third argument are a pair */
+    OP_SINGULAR,
     OP_LEN,
     OP_RANGE,
     OP_CONTAINS,
@@ -195,7 +197,7 @@ typedef enum heft__piece_kind {
     PIECE_TEXT = 1,
     PIECE_ONE,  /* a capture of (a part of) one token */
     PIECE_MANY, /* whole tokens: `*` or {name*} */
-    PIECE_EXPR  /* {EXPR} on the target side */
+    PIECE_EXPR  /* {EXPR} on the target side, {LET} in a pattern */
 } heft__piece_kind_t;
 
 /* One token of a source pattern: literal text, or prefix{capture}suffix, or any number of tokens.
@@ -213,11 +215,12 @@ typedef struct heft__pattern {
     heft__pattern_token_t *tokens;
     uint32_t n_tokens;
     uint32_t n_many;
+    struct heft__template *made_of; /* NULL, or what the tokens are made of once lets have values */
 } heft__pattern_t;
 
 /* A name with {EXPR} in it, as pieces in order; `starts` marks the first piece of a token. */
 typedef struct heft__template_piece {
-    heft__piece_kind_t kind; /* TEXT, MANY or EXPR */
+    heft__piece_kind_t kind; /* TEXT, MANY or EXPR; in a pattern also ONE */
     bool starts;
     heft__span_t text;
     heft__expr_t *expr;
@@ -279,6 +282,9 @@ typedef struct heft__rule {
     heft__rule_target_t targets[HEFT__MAX_PARTS];
     heft__refine_t *refines;
     heft__expr_t *when;
+    const char *message; /* of `refuse`; NULL: a rule */
+    const char *remark;  /* `note`: listed for every match */
+    heft__pos_t remark_pos;
     const char *kernel; /* NULL: a copy */
     heft__pos_t kernel_pos;
     heft__expr_t *args[HEFT__MAX_PARTS];
@@ -333,6 +339,7 @@ typedef struct heft__step {
 typedef struct heft__except {
     heft__pattern_t pattern;
     heft__expr_t *when; /* NULL: always */
+    bool is_optional;
 } heft__except_t;
 
 typedef struct heft__policy {
@@ -363,6 +370,8 @@ struct heft_recipe {
     size_t n_steps, cap_steps;
     heft__rule_t **rules;
     size_t n_rules, cap_rules;
+    heft__rule_t **refusals; /* a pattern, `when` and a message each */
+    size_t n_refusals, cap_refusals;
     heft__policy_t policy;
     heft_exception_t *exceptions;
     heft__exception_line_t *exception_lines; /* as many */
@@ -418,6 +427,7 @@ typedef struct heft__parser {
     heft_recipe_t *recipe;
     const heft__token_t *at;
     uint32_t depth;
+    bool takes_star; /* `*` may be a token of a template: it becomes a pattern */
     heft_error_t *err;
 } heft__parser_t;
 
@@ -457,6 +467,8 @@ heft_status_t heft__parse_template(heft__parser_t *p, heft__span_t text, heft__p
                                    heft__template_t *template_out);
 
 heft_status_t heft__parse_rule(heft__parser_t *p, heft__rule_t **rule_out);
+/* What stands behind `refuse`. */
+heft_status_t heft__parse_refusal(heft__parser_t *p, heft__rule_t **rule_out);
 
 /* ---- resolving: names become indices, and what can be refused without a model is refused ---- */
 

@@ -10,6 +10,7 @@ set(recipe_tests
   memory
   names
   plan
+  scanned
   shipped
   sizes
   vectors

@@ -39,6 +39,8 @@ static void expressions_have_their_worth(void **state)
     worth(b, "config.s", "word");
     worth(b, "w", "abc");
     worth(b, "config.a or 5", "3");
+    worth(b, "if(t, n, 1 / 0) + if(n > 8, 1 / 0, 2)", "9");
+    worth(b, "if(false, 1, if(true, w, 2))", "abc");
 }
 
 /* Truth shows through `when`: the rule is there, or it is not. */
@@ -101,6 +103,8 @@ static void expressions_that_have_no_worth_are_refused(void **state)
         { "dest.tp", HEFT_ERR_ARGUMENT, "dest.tp is absent" },
         { "1 < 2 < 3", HEFT_ERR_SYNTAX, "one comparison at a time" },
         { "foo(1)", HEFT_ERR_SYNTAX, "no function \"foo\"" },
+        { "if(1, 2, 3)", HEFT_ERR_ARGUMENT, "true or false wanted, got the integer 1" },
+        { "if(true, 2)", HEFT_ERR_SYNTAX, "`,` and" },
         { "min(1)", HEFT_ERR_SYNTAX, "second argument" },
         { "has(v)", HEFT_ERR_SYNTAX, "in quotes" },
         { "12abc", HEFT_ERR_SYNTAX, "malformed number" },
@@ -200,11 +204,22 @@ static void rules_that_cannot_be_are_refused_where_they_stand(void **state)
         { "ranks 2 as r\n\"x\" [(r q)] -> \"y\" [q]", "`r` is a rank" },
         { "\"x.{l}\" [l] -> \"y.{l}\" []", "`l` is a capture" },
         { "\"x.{l}.{l}\" [] -> \"y.{l}\" []", "capture {l} occurs twice" },
-        { "let l = 1\n\"x.{l}\" [] -> \"y.{l}\" []", "capture {l} has the name of a let" },
+        { "\"x.{l}\" [] -> \"y.{l}\" []\nlet l = 1", "capture {l} has the name of a let" },
         { "\"x.{l}{m}\" [] -> \"y\" []", "one {capture} in a token" },
         { "\"x.a{l*}\" [] -> \"y\" []", "must be one by itself" },
         { "\"x.a*\" [] -> \"y\" []", "whole tokens only" },
-        { "\"x.{1}\" [] -> \"y\" []", "a capture is a name in braces" },
+        { "\"x.{}\" [] -> \"y\" []", "a capture is a name in braces" },
+        { "\"x.{1 2}\" [] -> \"y\" []", "test:1:7: `}` expected, found `2`" },
+        { "\"x.{a + 1}\" [] -> \"y\" []", "`a` is no let" },
+        { "let a = 1\n\"x.{a}{b}{b}\" [] -> \"y\" []", "capture {b} occurs twice" },
+        { "let a = 1\n\"x.{a}*\" [] -> \"y\" []", "stray `*`" },
+        { "refuse \"x\"\n\"x\" [] -> \"y\" []", "`because` and a message expected" },
+        { "refuse x because \"y\"", "a pattern in quotes expected" },
+        { "refuse \"x\" because y", "a message in quotes expected" },
+        { "refuse \"x.{s}\" because \"y\" when t > 1\n\"x\" [] -> \"y\" []",
+          "`t` is no let or capture; nearest is `s`" },
+        { "\"x\" [] -> \"y\" [] note 3", "a text in quotes expected" },
+        { "\"x\" [] -> \"y\" [] note \"a\" note \"b\"", "`note` or the end of the line" },
         { "\"x.{l*}\" [] -> \"y.{m*}\" []", "{m*} is no capture" },
         { "\"x.{l*}\" [] -> \"y.{l}\" []", "{l*} holds whole tokens" },
         { "\"x\" [] -> \"y.{\" []", "`{` without `}`" },
@@ -233,7 +248,7 @@ static void rules_that_cannot_be_are_refused_where_they_stand(void **state)
         { "\"x\" [a] -> \"y\" [a] by scale(2)", "needs its dtype" },
         { "\"x\" [a] -> \"y\" [a] by scale(2) in i32", "does not work in I32" },
         { "\"x\" [a] -> \"y\" [a] by scale(2) in q32", "a dtype expected, found `q32`" },
-        { "\"x\" [a] -> \"y\" [a] when true when true", "`when`, `by` or the end" },
+        { "\"x\" [a] -> \"y\" [a] when true when true", "`when`, `by`, `note` or the end" },
         { "dtype bf16\ndtype f32", "a second `dtype`" },
         { "ranks 2 as r\nranks 2 as s", "a second `ranks`" },
         { "ranks 2", "`as` and a name" },

@@ -215,7 +215,8 @@ static void loops_that_cannot_be_are_refused(void **state)
     } cases[] = {
         { "\"x\" [] -> \"y\" [] for l", HEFT_ERR_SYNTAX, "`:` and a number" },
         { "\"x\" [] -> \"y\" [] for 3", HEFT_ERR_SYNTAX, "the name of a loop expected" },
-        { "\"x\" [] -> \"y\" [] for l:2 for m:2", HEFT_ERR_SYNTAX, "`for`, `when`, `by` or" },
+        { "\"x\" [] -> \"y\" [] for l:2 for m:2", HEFT_ERR_SYNTAX,
+          "`for`, `when`, `by`, `note` or" },
         { "let l = 1\n\"x\" [] -> \"y\" [] for l:2", HEFT_ERR_SYNTAX,
           "loop `l` has the name of a let" },
         { "\"{l}\" [] -> \"y\" [] for l:2", HEFT_ERR_SYNTAX, "loop `l` has the name of a capture" },

@@ -8,11 +8,15 @@ static const char text[] =
     "let tp = 2, wire = \"bf16\", n = config.n\nlet twice(a) = a * 2, more(a, b) = twice(a) + b\n"
     "ranks tp as r\n"
     "require tp > 0 \"tp\"\n"
-    "dtype wire except \"*.router.*\", \"zzz\" except \"v\" when tp > 1\n"
+    "dtype wire except optional \"*.router.*\", \"zzz\" except optional \"v\" when tp > 1\n"
     "\"{p*}.layers_{s}.w\" [({r}:tp f), (d:2 q)] where f pad 8 as (b c:2), l:3\n"
     "  -> \"{p*}.layers.{more(s, s) - s}.w\" [(b 0:2 c), d, (q k:2)]\n"
     "\"a.scale\" [f], \"a.w\" [f, d] -> \"a.out\" [f, d] when has(\"a.w\") by mul in f32\n"
     "\"stack\" [l, d] where d pad 4 -> \"stack.{l}\" [d] by scale(2) in f32\n"
+    "let box = \"b\", many = \"ss\"\n\"{box}.{singular(many)}_{i}.{t*}\" [d] -> \"n.{i}.{t*}\" [d] "
+    "note "
+    "\"noted\"\n"
+    "refuse \"{box}.{x*}\" because \"left over\"\n"
     "optional ignore \"rngs.*\", \"q\" because \"none\" when true\n"
     "untouched \"v.*\" because \"frozen\"\n";
 
@@ -50,6 +54,7 @@ static void declare(rb_t *b)
     rb_source(b, "m.layers_1.w", HEFT_DTYPE_F32, "8,4", NULL);
     rb_source(b, "m.layers_2.w", HEFT_DTYPE_F32, "8,4", NULL);
     rb_source(b, "a.scale", HEFT_DTYPE_F32, "2", NULL);
+    rb_source(b, "b.s_1.x", HEFT_DTYPE_F32, "2", NULL);
     rb_source(b, "a.w", HEFT_DTYPE_F32, "2,3", NULL);
     rb_source(b, "stack", HEFT_DTYPE_F32, "20,3", NULL);
     rb_config(b, "{\"n\": 1}");
@@ -85,6 +90,7 @@ static void a_checked_destination_survives_too(void **state)
     declare(b);
     rb_dest(b, "m.layers.2.w", HEFT_DTYPE_BF16, "16,2,4");
     rb_dest(b, "m.layers.4.w", HEFT_DTYPE_BF16, "16,2,4");
+    rb_dest(b, "n.1.x", HEFT_DTYPE_BF16, "2");
     rb_dest(b, "a.out", HEFT_DTYPE_BF16, "2,3");
     rb_dest(b, "v.x", HEFT_DTYPE_BF16, "2");
     for (int i = 0; i < 20; i++) {

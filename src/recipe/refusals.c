@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `refuse "PATTERN" because "MESSAGE"`: what it means that a source tensor is left over. It is
+ * asked after the rules, of the tensors that no rule has used, and is said in place of "matches
+ * nothing", which is what follows from it. `note` is said of what a rule did match.
+ */
+#include "recipe/compile.h"
+
+#include <stdio.h>
+
+/* The first of the tensors left over that a refusal is about, and how many there are. */
+static heft_status_t find_left_over(heft__compile_t *c, const heft__rule_t *refusal,
+                                    const heft__pattern_t *pattern, uint32_t *first_out,
+                                    uint32_t *n_out)
+{
+    *n_out = 0;
+    for (uint32_t i = 0; i < c->names.n; i++) {
+        heft__name_t *name = &c->names.items[i];
+        if (name->is_used || name->is_refused || name->is_ignored ||
+            !heft__pattern_match(pattern, name, c->captures)) {
+            continue;
+        }
+        bool holds = true;
+        heft_status_t status = refusal->when != NULL
+                                   ? heft__eval_bool(&c->env, refusal->when, &holds, c->err)
+                                   : HEFT_OK;
+        if (status != HEFT_OK) {
+            return status;
+        }
+        if (!holds) {
+            continue;
+        }
+        name->is_refused = true;
+        if ((*n_out)++ == 0) {
+            *first_out = i;
+        }
+    }
+    return HEFT_OK;
+}
+
+heft_status_t heft__apply_refusal(heft__compile_t *c, const heft__rule_t *refusal)
+{
+    heft__pattern_t pattern;
+    uint32_t first = 0;
+    uint32_t n = 0;
+    char values[160] = "";
+    char more[32] = "";
+    heft_status_t status = heft__make_pattern(c, refusal, &pattern);
+    if (status == HEFT_OK) {
+        status = find_left_over(c, refusal, &pattern, &first, &n);
+    }
+    if (status != HEFT_OK || n == 0) {
+        return status;
+    }
+    const heft__name_t *name = &c->names.items[first];
+    (void)heft__pattern_match(&pattern, name, c->captures); /* for the values in the message */
+    heft__list_values(&c->env, refusal->when, values, sizeof values);
+    if (n > 1) {
+        (void)snprintf(more, sizeof more, " (and %u more)", (unsigned)n - 1);
+    }
+    c->n_refused += n;
+    return heft__recipe_error(c->recipe, refusal->pos, HEFT_ERR_NAME, c->err, "\"%s\": %s%s%s%s%s",
+                              name->info.name, refusal->message, values[0] != '\0' ? " (" : "",
+                              values, values[0] != '\0' ? ")" : "", more);
+}
+
+bool heft__note_match(heft__compile_t *c, const heft__rule_t *rule, const char *name)
+{
+    if (rule->remark == NULL) {
+        return true;
+    }
+    heft_error_t note = HEFT_ERROR_INIT;
+    (void)heft__recipe_error(c->recipe, rule->remark_pos, HEFT_OK, &note, "\"%s\": %s", name,
+                             rule->remark);
+    return heft__faults_note(c->faults, note.message);
+}
