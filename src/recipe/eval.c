@@ -7,6 +7,7 @@
  */
 #include "recipe/compile.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -408,6 +409,39 @@ static heft_status_t eval_names(const heft__env_t *env, const heft__expr_t *expr
     return HEFT_OK;
 }
 
+/* To f32 and from there to bf16, each to nearest even, as frameworks make such a constant. */
+static double round_bf16(double value)
+{
+    if (!(fabs(value) <= FLT_MAX)) {
+        return INFINITY;
+    }
+    float single = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &single, sizeof bits);
+    bits += 0x7fff + (bits >> 16 & 1);
+    bits &= 0xffff0000u;
+    memcpy(&single, &bits, sizeof single);
+    return single;
+}
+
+static heft_status_t eval_real_call(const heft__env_t *env, const heft__expr_t *expr,
+                                    heft__value_t *out, heft_error_t *err)
+{
+    double value = 0;
+    heft_status_t status = heft__eval_real(env, expr->left, &value, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    bool is_sqrt = expr->op == OP_SQRT;
+    double result = !is_sqrt ? round_bf16(value) : value >= 0 ? sqrt(value) : NAN;
+    if (!isfinite(result)) {
+        return is_sqrt ? FAIL(env, expr, HEFT_ERR_ARGUMENT, "square root of %g", value)
+                       : FAIL(env, expr, HEFT_ERR_OVERFLOW, "%g is beyond bf16", value);
+    }
+    *out = (heft__value_t){ .kind = VALUE_REAL, .real = result };
+    return HEFT_OK;
+}
+
 static heft_status_t eval_call(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
                                heft_error_t *err)
 {
@@ -427,16 +461,8 @@ static heft_status_t eval_call(const heft__env_t *env, const heft__expr_t *expr,
     if (expr->op >= OP_SINGULAR) {
         return heft__eval_list_call(env, expr, out, err);
     }
-    if (expr->op != OP_SQRT) {
-        return eval_binary(env, expr, out, err);
-    }
-    double value = 0;
-    heft_status_t status = heft__eval_real(env, expr->left, &value, err);
-    if (status == HEFT_OK && !(value >= 0)) {
-        status = FAIL(env, expr, HEFT_ERR_ARGUMENT, "square root of %g", value);
-    }
-    *out = (heft__value_t){ .kind = VALUE_REAL, .real = status == HEFT_OK ? sqrt(value) : 0 };
-    return status;
+    return expr->op == OP_SQRT || expr->op == OP_BF16 ? eval_real_call(env, expr, out, err)
+                                                      : eval_binary(env, expr, out, err);
 }
 
 static heft_status_t eval_capture(const heft__env_t *env, const heft__expr_t *expr,

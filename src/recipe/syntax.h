@@ -126,6 +126,7 @@ typedef enum heft__op {
     OP_CEIL_DIV,
     OP_ROUND_UP,
     OP_SQRT,
+    OP_BF16,
     OP_PADDED_SIZE,
     OP_KV_REPEAT,
     OP_ROLLOUT_TP,

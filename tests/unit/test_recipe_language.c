@@ -76,6 +76,8 @@ static void conditions_have_their_truth(void **state)
     truth(b, "has(\"l.*.y\") and count(\"l.*.y\") == 2", true);
     truth(b, "1.5 < 2 and 0.5 + 0.5 == 1", true);
     truth(b, "sqrt(16) == 4 and sqrt(2) * sqrt(2) > 1.99", true);
+    truth(b, "bf16(sqrt(5376)) == 73.5 and bf16(1.00390625) == 1 and bf16(-3) == -3", true);
+    truth(b, "bf16(1.01171875) == 1.015625 and bf16(0) == 0", true);
     truth(b, "1 / 2.0 == 0.5 and 3 - 0.5 == 2.5 and min(1, 0.5) == 0.5 and max(1, 1.5) == 1.5",
           true);
     truth(b, "-0.5 < 0 and config.half == 0.5 and config.yes == true and config.yes != false",
@@ -110,6 +112,8 @@ static void expressions_that_have_no_worth_are_refused(void **state)
         { "12abc", HEFT_ERR_SYNTAX, "malformed number" },
         { "1 + )", HEFT_ERR_SYNTAX, "a value expected, found `)`" },
         { "sqrt(-1)", HEFT_ERR_ARGUMENT, "square root of -1" },
+        { "bf16(9000000000000000000.0 * 9000000000000000000.0 * 9.0) > 0", HEFT_ERR_OVERFLOW,
+          "7.29e+38 is beyond bf16" },
         { "1.5 % 2", HEFT_ERR_OVERFLOW, "no such operation" },
         { "1.5 / 0", HEFT_ERR_ARGUMENT, "division by zero" },
         { "-true", HEFT_ERR_ARGUMENT, "a number wanted" },
