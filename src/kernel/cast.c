@@ -119,9 +119,15 @@ static bool is_short_float(heft_dtype_t dtype)
     return heft_dtype_is_float(dtype) != 0 && dtype != HEFT_DTYPE_F64;
 }
 
+static bool is_signed_f8(heft_dtype_t dtype)
+{
+    return dtype == HEFT_DTYPE_F8_E4M3 || dtype == HEFT_DTYPE_F8_E5M2;
+}
+
 bool heft__cast_needs_env(heft_dtype_t dst_dtype, heft_dtype_t src_dtype)
 {
-    return (dst_dtype == HEFT_DTYPE_F64 && is_short_float(src_dtype)) ||
+    return (is_signed_f8(dst_dtype) && is_short_float(src_dtype)) ||
+           (dst_dtype == HEFT_DTYPE_F64 && is_short_float(src_dtype)) ||
            (dst_dtype == HEFT_DTYPE_F32 && src_dtype == HEFT_DTYPE_F64);
 }
 
@@ -129,8 +135,21 @@ bool heft__cast_is_direct(heft_dtype_t dst_dtype, heft_dtype_t src_dtype)
 {
     bool dst_is_half = dst_dtype == HEFT_DTYPE_BF16 || dst_dtype == HEFT_DTYPE_F16;
     bool src_is_half = src_dtype == HEFT_DTYPE_BF16 || src_dtype == HEFT_DTYPE_F16;
-    return dst_dtype == src_dtype || (dst_is_half && src_dtype == HEFT_DTYPE_F32) ||
+    bool src_is_top = src_dtype == HEFT_DTYPE_F32 || src_dtype == HEFT_DTYPE_BF16;
+    return dst_dtype == src_dtype || (is_signed_f8(dst_dtype) && src_is_top) ||
+           (dst_is_half && src_dtype == HEFT_DTYPE_F32) ||
            (src_is_half && dst_dtype == HEFT_DTYPE_F32);
+}
+
+static void cast_to_f8(const heft__kernel_ops_t *ops, heft_dtype_t dst_dtype, void *dst,
+                       heft_dtype_t src_dtype, const void *src, int64_t n, bool nt, int64_t ahead)
+{
+    bool is_e4m3 = dst_dtype == HEFT_DTYPE_F8_E4M3;
+    if (src_dtype == HEFT_DTYPE_F32) {
+        (is_e4m3 ? ops->f32_to_e4m3 : ops->f32_to_e5m2)(dst, src, n, nt, ahead);
+    } else {
+        (is_e4m3 ? ops->bf16_to_e4m3 : ops->bf16_to_e5m2)(dst, src, n, nt, ahead);
+    }
 }
 
 static void cast_direct(const heft__kernel_ops_t *ops, heft_dtype_t dst_dtype, void *dst,
@@ -138,6 +157,8 @@ static void cast_direct(const heft__kernel_ops_t *ops, heft_dtype_t dst_dtype, v
 {
     if (src_dtype == dst_dtype) {
         ops->move(dst, 0, src, 0, 1, n * heft_dtype_get_unit_bytes(dst_dtype), nt, ahead);
+    } else if (is_signed_f8(dst_dtype)) {
+        cast_to_f8(ops, dst_dtype, dst, src_dtype, src, n, nt, ahead);
     } else if (dst_dtype == HEFT_DTYPE_BF16) {
         ops->f32_to_bf16(dst, src, n, nt, ahead);
     } else if (dst_dtype == HEFT_DTYPE_F16) {
@@ -172,18 +193,14 @@ static void narrow(const heft__kernel_ops_t *ops, heft_dtype_t dst_dtype, uint8_
                    const void *src, int64_t n)
 {
     switch ((int)dst_dtype) {
-    case HEFT_DTYPE_F8_E4M3:
-        ops->f32_to_e4m3(dst, src, n);
-        break;
-    case HEFT_DTYPE_F8_E5M2:
-        ops->f32_to_e5m2(dst, src, n);
-        break;
     case HEFT_DTYPE_F64:
         f32_to_f64(dst, src, n);
         break;
     case HEFT_DTYPE_F32:
     case HEFT_DTYPE_BF16:
     case HEFT_DTYPE_F16:
+    case HEFT_DTYPE_F8_E4M3:
+    case HEFT_DTYPE_F8_E5M2:
         cast_direct(ops, dst_dtype, dst, HEFT_DTYPE_F32, src, n, false, 0);
         break;
     default:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * f32 to the 8-bit floats with sign, saturating, in integer operations without branches: compiled
- * at each level, for the compiler to vectorise. Private to this folder.
+ * The 8-bit floats with sign, element by element: rounding saturates, in integer operations without
+ * branches. The scalar level, and the ends of rows at the others. Private to this folder.
  */
 #ifndef HEFT_KERNEL_CAST_F8_H
 #define HEFT_KERNEL_CAST_F8_H
@@ -28,12 +28,15 @@ static inline uint32_t heft__round_f8(uint32_t v, uint32_t m_bits, uint32_t e_mi
     return (v >> 24 & 0x80) | code;
 }
 
+#define HEFT__ROUND_E4M3(v) heft__round_f8((v), 3, 121, 0x7e, 0x7f)
+#define HEFT__ROUND_E5M2(v) heft__round_f8((v), 2, 113, 0x7b, 0x7e)
+
 static inline void heft__f32_to_e4m3_loop(uint8_t *dst, const uint32_t *src, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         uint32_t v;
         memcpy(&v, (const uint8_t *)src + 4 * i, 4);
-        dst[i] = (uint8_t)heft__round_f8(v, 3, 121, 0x7e, 0x7f);
+        dst[i] = (uint8_t)HEFT__ROUND_E4M3(v);
     }
 }
 
@@ -42,8 +45,79 @@ static inline void heft__f32_to_e5m2_loop(uint8_t *dst, const uint32_t *src, int
     for (int64_t i = 0; i < n; i++) {
         uint32_t v;
         memcpy(&v, (const uint8_t *)src + 4 * i, 4);
-        dst[i] = (uint8_t)heft__round_f8(v, 2, 113, 0x7b, 0x7e);
+        dst[i] = (uint8_t)HEFT__ROUND_E5M2(v);
     }
+}
+
+static inline void heft__bf16_to_e4m3_loop(uint8_t *dst, const uint16_t *src, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t v;
+        memcpy(&v, (const uint8_t *)src + 2 * i, 2);
+        dst[i] = (uint8_t)HEFT__ROUND_E4M3((uint32_t)v << 16);
+    }
+}
+
+static inline void heft__bf16_to_e5m2_loop(uint8_t *dst, const uint16_t *src, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t v;
+        memcpy(&v, (const uint8_t *)src + 2 * i, 2);
+        dst[i] = (uint8_t)HEFT__ROUND_E5M2((uint32_t)v << 16);
+    }
+}
+
+/* One element of a quantised block; x has f32 bits. */
+static inline uint8_t heft__quantise_one(uint32_t x_bits, float factor, bool divides)
+{
+    float x;
+    memcpy(&x, &x_bits, sizeof x);
+    float v = divides ? x / factor : x * factor;
+    uint32_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    return v == v ? (uint8_t)HEFT__ROUND_E4M3(bits) : 0x7f;
+}
+
+static inline void heft__quantise_bf16_loop(uint8_t *dst, const uint8_t *src, int64_t n,
+                                            float factor, bool divides)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t v;
+        memcpy(&v, src + 2 * i, 2);
+        dst[i] = heft__quantise_one((uint32_t)v << 16, factor, divides);
+    }
+}
+
+static inline void heft__quantise_f32_loop(uint8_t *dst, const uint8_t *src, int64_t n,
+                                           float factor, bool divides)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t v;
+        memcpy(&v, src + 4 * i, 4);
+        dst[i] = heft__quantise_one(v, factor, divides);
+    }
+}
+
+static inline uint32_t heft__max_bits16_loop(uint32_t most, const uint8_t *src, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t v;
+        memcpy(&v, src + 2 * i, 2);
+        uint32_t magnitude = v & 0x7fff;
+        most = magnitude > most ? magnitude : most;
+    }
+    return most;
+}
+
+static inline uint32_t heft__max_bits32_loop(uint32_t most, const uint8_t *src, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t v;
+        memcpy(&v, src + 4 * i, 4);
+        uint32_t magnitude = v & 0x7fffffff;
+        most = magnitude > most ? magnitude : most;
+    }
+    return most;
 }
 
 /* The value of an 8-bit float, as f32 bits. */

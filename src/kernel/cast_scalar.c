@@ -62,14 +62,52 @@ void heft__scalar_f16_to_f32(uint32_t *dst, const uint16_t *src, int64_t n, bool
     }
 }
 
-void heft__scalar_f32_to_e4m3(uint8_t *dst, const uint32_t *src, int64_t n)
+#define SCALAR_TO_F8(from, type, to)                                                      \
+    void heft__scalar_##from##_to_##to(uint8_t *dst, const type *src, int64_t n, bool nt, \
+                                       int64_t ahead)                                     \
+    {                                                                                     \
+        (void)nt;                                                                         \
+        (void)ahead;                                                                      \
+        heft__##from##_to_##to##_loop(dst, src, n);                                       \
+    }
+
+SCALAR_TO_F8(f32, uint32_t, e4m3)
+SCALAR_TO_F8(f32, uint32_t, e5m2)
+SCALAR_TO_F8(bf16, uint16_t, e4m3)
+SCALAR_TO_F8(bf16, uint16_t, e5m2)
+
+uint32_t heft__scalar_max_bits16(const uint8_t *src, int64_t step, int64_t n_rows, int64_t n)
 {
-    heft__f32_to_e4m3_loop(dst, src, n);
+    uint32_t most = 0;
+    for (int64_t r = 0; r < n_rows; r++) {
+        most = heft__max_bits16_loop(most, src + r * step, n);
+    }
+    return most;
 }
 
-void heft__scalar_f32_to_e5m2(uint8_t *dst, const uint32_t *src, int64_t n)
+uint32_t heft__scalar_max_bits32(const uint8_t *src, int64_t step, int64_t n_rows, int64_t n)
 {
-    heft__f32_to_e5m2_loop(dst, src, n);
+    uint32_t most = 0;
+    for (int64_t r = 0; r < n_rows; r++) {
+        most = heft__max_bits32_loop(most, src + r * step, n);
+    }
+    return most;
+}
+
+void heft__scalar_quantise_bf16(const heft__quantise_tile_t *t)
+{
+    for (int64_t r = 0; r < t->n_rows; r++) {
+        heft__quantise_bf16_loop(t->dst + r * t->dst_step, t->src + r * t->src_step, t->n,
+                                 t->factor, t->divides);
+    }
+}
+
+void heft__scalar_quantise_f32(const heft__quantise_tile_t *t)
+{
+    for (int64_t r = 0; r < t->n_rows; r++) {
+        heft__quantise_f32_loop(t->dst + r * t->dst_step, t->src + r * t->src_step, t->n, t->factor,
+                                t->divides);
+    }
 }
 
 void heft__scalar_e4m3_to_f32(uint32_t *dst, const uint8_t *src, int64_t n)

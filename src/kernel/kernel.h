@@ -158,6 +158,39 @@ uint64_t heft__transform_run_crc64(const heft__transform_plan_t *plan, void *dst
 uint64_t heft__transform_eval(const heft_op_t *ops, uint32_t n_ops, const heft_dtype_t *src_dtype,
                               const uint64_t *src_bits, heft_dtype_t *dtype_out);
 
+/* ---- blocks of numbers with common scales (docs/formats/known-kernels.md) ---- */
+
+/* Rows of n_cols elements, cut into blocks of block_cols; the rows of a block are those of a call.
+ */
+typedef struct heft__quantise {
+    heft_dtype_t src_dtype;   /* f32, bf16 or f16 */
+    heft_dtype_t scale_dtype; /* f32 or f8_e8m0 */
+    heft__scale_rule_t rule;
+    int64_t n_cols;
+    int64_t block_cols;
+} heft__quantise_t;
+
+/* What becomes of the elements of one block. */
+typedef struct heft__quantise_factor {
+    float factor;
+    bool divides;
+} heft__quantise_factor_t;
+
+/* amax[b] <- the larger of it and the magnitudes in block b of n_rows rows, src_step bytes apart,
+ * as bits of an f32; not-a-number is larger than all others. */
+void heft__quantise_scan(const heft__quantise_t *q, const void *src, int64_t src_step,
+                         int64_t n_rows, uint32_t *amax);
+/* The scale of a block from its amax (bits of scale_dtype), and what its elements are multiplied
+ * with or divided by. */
+uint32_t heft__quantise_scale(const heft__quantise_t *q, uint32_t amax,
+                              heft__quantise_factor_t *factor_out);
+/* Codes of n_rows rows, n_cols bytes each, one after the other. amax as left by scan. */
+void heft__quantise_rows(const heft__quantise_t *q, const uint32_t *amax, const void *src,
+                         int64_t src_step, int64_t n_rows, uint8_t *dst);
+/* n groups of 16 bytes with a scale each to 32 values each, bf16 or f32. */
+void heft__mxfp4_unpack(heft_dtype_t dst_dtype, void *dst, const uint8_t *blocks,
+                        const uint8_t *scales, int64_t n);
+
 /* ---- many copies and transforms that read the same source ---- */
 
 typedef struct heft__job {

@@ -48,6 +48,18 @@ uint64_t heft__crc64_mul(uint64_t a, uint64_t b);
 
 /* ---- the table ---- */
 
+/* dst <- e4m3 of src times, or divided by, one factor; what is not a number becomes 7f. */
+typedef struct heft__quantise_tile {
+    uint8_t *dst;
+    int64_t dst_step; /* from row to row, in bytes */
+    const uint8_t *src;
+    int64_t src_step;
+    int64_t n_rows;
+    int64_t n; /* elements of a row */
+    float factor;
+    bool divides;
+} heft__quantise_tile_t;
+
 typedef struct heft__kernel_ops {
     heft__cpu_level_t level;
     void (*fence)(void);
@@ -78,8 +90,17 @@ typedef struct heft__kernel_ops {
     void (*bf16_to_f32)(uint32_t *dst, const uint16_t *src, int64_t n, bool nt, int64_t ahead);
     void (*f32_to_f16)(uint16_t *dst, const uint32_t *src, int64_t n, bool nt, int64_t ahead);
     void (*f16_to_f32)(uint32_t *dst, const uint16_t *src, int64_t n, bool nt, int64_t ahead);
-    void (*f32_to_e4m3)(uint8_t *dst, const uint32_t *src, int64_t n);
-    void (*f32_to_e5m2)(uint8_t *dst, const uint32_t *src, int64_t n);
+    /* these and quantise_* need the default floating-point environment */
+    void (*f32_to_e4m3)(uint8_t *dst, const uint32_t *src, int64_t n, bool nt, int64_t ahead);
+    void (*f32_to_e5m2)(uint8_t *dst, const uint32_t *src, int64_t n, bool nt, int64_t ahead);
+    void (*bf16_to_e4m3)(uint8_t *dst, const uint16_t *src, int64_t n, bool nt, int64_t ahead);
+    void (*bf16_to_e5m2)(uint8_t *dst, const uint16_t *src, int64_t n, bool nt, int64_t ahead);
+    /* the largest of n_rows rows of n elements without their signs, as bits: a not-a-number is
+     * larger than all others */
+    uint32_t (*max_bits16)(const uint8_t *src, int64_t step, int64_t n_rows, int64_t n);
+    uint32_t (*max_bits32)(const uint8_t *src, int64_t step, int64_t n_rows, int64_t n);
+    void (*quantise_bf16)(const heft__quantise_tile_t *tile);
+    void (*quantise_f32)(const heft__quantise_tile_t *tile);
     /* out <- a op b, memory of any alignment, out overlapping neither; code is an arithmetic
      * operation, b one value if is_uniform or the operation has an immediate. */
     void (*arith_f32)(heft_op_code_t code, uint8_t *out, const uint8_t *a, const uint8_t *b,

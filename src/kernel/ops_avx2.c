@@ -3,6 +3,7 @@
 #include "kernel/simd_avx2.h"
 
 #include "kernel/ops_simd.h"
+#include "kernel/f8_simd.h"
 #define C_BYTES 16
 #include "kernel/crc_simd.h"
 

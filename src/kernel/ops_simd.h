@@ -346,16 +346,6 @@ static void simd_f16_to_f32(uint32_t *dst, const uint16_t *src, int64_t n, bool 
     heft__scalar_f16_to_f32(dst + end, src + end, n - end, false, 0);
 }
 
-static void simd_f32_to_e4m3(uint8_t *dst, const uint32_t *src, int64_t n)
-{
-    heft__f32_to_e4m3_loop(dst, src, n);
-}
-
-static void simd_f32_to_e5m2(uint8_t *dst, const uint32_t *src, int64_t n)
-{
-    heft__f32_to_e5m2_loop(dst, src, n);
-}
-
 static void simd_e4m3_to_f32(uint32_t *dst, const uint8_t *src, int64_t n)
 {
     int64_t i = 0;
