@@ -129,7 +129,8 @@ typedef struct heft_mismatch {
     int64_t n_differ;         /* elements that differ, in all parameters */
     uint32_t n_params;        /* parameters that differ */
     const char *source;       /* expected source tensor, borrowed from the plan; NULL: a constant */
-    int64_t source_index; /* flat element index in it; of a computed value, in its first source */
+    int64_t source_index; /* flat element index in it; of a computed value, in its first source; -1:
+                             a constant, or the result of a known kernel */
     uint64_t expected_bits;
     uint64_t actual_bits;
 } heft_mismatch_t;

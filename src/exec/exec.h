@@ -11,6 +11,7 @@
 
 #include "heft/exec.h"
 #include "kernel/kernel.h"
+#include "tape/tape.h"
 #include "tensor/tensor.h"
 
 /* ---- options (the usual rules: a shorter struct keeps defaults, an unknown tail must be 0) ----
@@ -87,8 +88,24 @@ heft_status_t heft__piece_bind(const heft_plan_t *plan, const heft_piece_t *piec
                                heft_error_t *err);
 /* The bits of a constant piece in the parameter's dtype. */
 uint64_t heft__piece_constant(const heft_piece_t *piece, heft_dtype_t param_dtype);
+/* A piece as a kernel's description, for elements of the parameter of elem_bytes; and one with a
+ * program. */
+heft__copy_t heft__piece_copy(const heft_piece_t *piece, uint32_t elem_bytes);
+heft__transform_t heft__piece_transform(const heft_piece_t *piece, heft_dtype_t dst_dtype,
+                                        const heft_dtype_t *src_dtypes);
 /* Number of elements. */
 int64_t heft__piece_count(const heft_piece_t *piece);
+
+/* ---- cutting a piece to a range of one of its maps ---- */
+
+/* Called with the indices [begin[k], end[k]) of each dimension. */
+typedef heft_status_t (*heft__clip_fn_t)(void *arg, const int64_t *begin, const int64_t *end,
+                                         heft_error_t *err);
+
+/* The indices i whose element offset + sum(i_k stride[k]) lies in [lo, hi), as disjoint boxes: few
+ * where strides nest, and right always. */
+heft_status_t heft__clip(int rank, const int64_t *extent, int64_t offset, const int64_t *stride,
+                         int64_t lo, int64_t hi, heft__clip_fn_t fn, void *arg, heft_error_t *err);
 
 /* ---- building runs of some parameters only ---- */
 
@@ -142,8 +159,19 @@ heft_status_t heft__match_params(const heft_plan_t *plan, uint32_t rank_index,
 heft_shape_t heft__shape_from_storage(const heft_shape_t *storage, heft_dtype_t dtype);
 /* Whether a piece writes the parameter, or there is nothing to write (no elements). */
 bool heft__param_is_written(const heft_plan_t *plan, uint32_t rank_index, uint32_t param);
-/* Whether a piece reads what an operation left that heft does not run itself. */
-bool heft__piece_is_opaque(const heft_piece_t *piece);
+/* Whether a piece reads what an operation left: a known kernel, or the engine's loader. */
+bool heft__piece_is_computed(const heft_piece_t *piece);
+/* Whether one of those operations is none that heft runs itself. */
+bool heft__piece_needs_loader(const heft_plan_t *plan, uint32_t rank_index,
+                              const heft_piece_t *piece);
+/* The operation behind source s of a piece, or NULL. */
+const heft_opaque_t *heft__piece_operation(const heft_plan_t *plan, uint32_t rank_index,
+                                           const heft_piece_t *piece, uint32_t s);
+/* Calls fn for each source tensor that a piece reads, those of its operations included; some more
+ * than once, in a fixed order. */
+typedef void (*heft__source_fn_t)(void *arg, uint32_t source);
+void heft__piece_each_source(const heft_plan_t *plan, uint32_t rank_index,
+                             const heft_piece_t *piece, heft__source_fn_t fn, void *arg);
 /* HEFT_ERR_UNSUPPORTED, naming the first parameter that only the engine's loader can write. */
 heft_status_t heft__refuse_opaque(const heft_plan_t *plan, uint32_t first_rank_index,
                                   uint32_t n_ranks, const char *what, heft_error_t *err);

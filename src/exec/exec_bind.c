@@ -127,10 +127,9 @@ static heft_status_t prepare_copy(const binder_t *b, const heft__copy_t *copy, i
     return status == HEFT_OK ? emit_copy(b, plan, dst_offset, src_offset, err) : status;
 }
 
-static heft__copy_t piece_copy(const binder_t *b)
+heft__copy_t heft__piece_copy(const heft_piece_t *piece, uint32_t elem_bytes)
 {
-    const heft_piece_t *piece = b->piece;
-    heft__copy_t copy = { .elem_bytes = b->base.elem_bytes, .rank = piece->rank };
+    heft__copy_t copy = { .elem_bytes = elem_bytes, .rank = piece->rank };
     for (int k = 0; k < piece->rank; k++) {
         copy.extent[k] = piece->extent[k];
         copy.dst_stride[k] = piece->dst_stride[k];
@@ -141,7 +140,7 @@ static heft__copy_t piece_copy(const binder_t *b)
 
 static heft_status_t bind_copy(const binder_t *b, heft_error_t *err)
 {
-    heft__copy_t copy = piece_copy(b);
+    heft__copy_t copy = heft__piece_copy(b->piece, b->base.elem_bytes);
     return prepare_copy(b, &copy, b->base.dst_offset, b->base.src_offset[0], err);
 }
 
@@ -186,7 +185,7 @@ static int contiguous_dim(const heft__copy_t *copy)
  * of long runs, where element by element would be many times slower. */
 static heft_status_t bind_fill(binder_t *b, heft_error_t *err)
 {
-    heft__copy_t copy = piece_copy(b);
+    heft__copy_t copy = heft__piece_copy(b->piece, b->base.elem_bytes);
     int k = contiguous_dim(&copy);
     int64_t n = k < 0 ? 1 : copy.extent[k];
     int64_t block = heft__min_i64(n, MAX_FILL_BYTES / (int64_t)b->base.elem_bytes);
@@ -217,13 +216,12 @@ static heft_status_t bind_fill(binder_t *b, heft_error_t *err)
 
 /* ---- transforms ---- */
 
-static heft__transform_t piece_transform(const binder_t *b)
+heft__transform_t heft__piece_transform(const heft_piece_t *piece, heft_dtype_t dst_dtype,
+                                        const heft_dtype_t *src_dtypes)
 {
-    const heft_piece_t *piece = b->piece;
-    heft__transform_t t = { .dst_dtype = b->param_dtype,
-                            .n_srcs = piece->n_srcs,
-                            .n_ops = piece->n_ops,
-                            .rank = piece->rank };
+    heft__transform_t t = {
+        .dst_dtype = dst_dtype, .n_srcs = piece->n_srcs, .n_ops = piece->n_ops, .rank = piece->rank
+    };
     for (uint32_t i = 0; i < piece->n_ops; i++) {
         t.ops[i] = piece->ops[i];
     }
@@ -232,7 +230,7 @@ static heft__transform_t piece_transform(const binder_t *b)
         t.dst_stride[k] = piece->dst_stride[k];
     }
     for (uint32_t s = 0; s < piece->n_srcs; s++) {
-        t.src_dtype[s] = b->src_dtype[s];
+        t.src_dtype[s] = src_dtypes[s];
         for (int k = 0; k < piece->rank; k++) {
             t.src_stride[s][k] = piece->srcs[s].stride[k];
         }
@@ -243,7 +241,7 @@ static heft__transform_t piece_transform(const binder_t *b)
 /* The transform of one slab. */
 static heft__transform_t inner_transform(const binder_t *b, const heft__transform_plan_t *plan)
 {
-    heft__transform_t t = piece_transform(b);
+    heft__transform_t t = heft__piece_transform(b->piece, b->param_dtype, b->src_dtype);
     t.rank = plan->n_loops - 1;
     for (int k = 1; k < plan->n_loops; k++) {
         t.extent[k - 1] = plan->extent[k];
@@ -299,7 +297,7 @@ static heft_status_t bind_transform(const binder_t *b, heft_error_t *err)
         return heft__error_set(err, HEFT_ERR_LIMIT, "a piece has %u operations, at most %d",
                                b->piece->n_ops, HEFT_MAX_OPS);
     }
-    heft__transform_t t = piece_transform(b);
+    heft__transform_t t = heft__piece_transform(b->piece, b->param_dtype, b->src_dtype);
     heft__transform_plan_t *plan = heft__arena_alloc(b->arena, sizeof *plan);
     if (plan == NULL) {
         return heft__error_nomem(err, sizeof *plan);

@@ -117,6 +117,19 @@ typedef struct param {
     heft_tensor_info_t info;
 } param_t;
 
+/* The parameter is there in target t, and bytes more are written. */
+static heft_status_t check_param(const param_t *param, uint32_t t, int64_t bytes, heft_error_t *err)
+{
+    heft_exec_t *exec = param->exec;
+    if (exec->targets[t].params[param->index] == NULL) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "target %u: parameter \"%s\" is NULL", t,
+                               param->info.name);
+    }
+    return heft__add(exec->n_bytes, bytes, &exec->n_bytes)
+               ? HEFT_OK
+               : heft__error_set(err, HEFT_ERR_OVERFLOW, "target %u: total bytes overflow", t);
+}
+
 static heft_status_t add_bound(void *arg, const heft__bound_piece_t *bound, heft_error_t *err)
 {
     const param_t *param = arg;
@@ -126,14 +139,37 @@ static heft_status_t add_bound(void *arg, const heft__bound_piece_t *bound, heft
         if (exec->targets[t].rank_index != param->rank_index) {
             continue;
         }
-        if (exec->targets[t].params[param->index] == NULL) {
-            return heft__error_set(err, HEFT_ERR_ARGUMENT, "target %u: parameter \"%s\" is NULL", t,
-                                   param->info.name);
-        }
-        if (!heft__add(exec->n_bytes, bound->bytes, &exec->n_bytes)) {
-            return heft__error_set(err, HEFT_ERR_OVERFLOW, "target %u: total bytes overflow", t);
+        status = check_param(param, t, bound->bytes, err);
+        if (status != HEFT_OK) {
+            return status;
         }
         status = add_job(exec, bound, t, param->index, param->info.n_bytes, err);
+    }
+    return status;
+}
+
+/* A piece that reads what a known kernel leaves. */
+static heft_status_t add_known(const param_t *param, const heft_piece_t *piece, heft_error_t *err)
+{
+    heft_exec_t *exec = param->exec;
+    int64_t bytes = heft__piece_count(piece) * heft_dtype_get_unit_bytes(param->info.dtype);
+    heft_status_t status = HEFT_OK;
+    for (uint32_t t = 0; status == HEFT_OK && t < exec->n_targets; t++) {
+        if (exec->targets[t].rank_index != param->rank_index) {
+            continue;
+        }
+        status = check_param(param, t, bytes, err);
+        heft__known_copy_t copy = { .piece = piece,
+                                    .dtype = param->info.dtype,
+                                    .dst = exec->targets[t].params[param->index],
+                                    .param_bytes = param->info.n_bytes,
+                                    .acc = HEFT__NO_ACC };
+        if (is_digester(exec, t)) {
+            copy.acc = exec->target_acc[t] + param->index;
+        }
+        if (status == HEFT_OK) {
+            status = heft__known_add(exec, param->rank_index, piece, &copy, err);
+        }
     }
     return status;
 }
@@ -147,7 +183,11 @@ static heft_status_t add_pieces(heft_exec_t *exec, uint32_t rank_index, uint32_t
                                    .part_bytes = heft__max_i64(PART_BYTES, least) };
     heft_status_t status = heft_plan_query_param(exec->plan, rank_index, param, &p.info, err);
     for (uint64_t i = 0; status == HEFT_OK && i < n; i++) {
-        if (!heft__piece_is_opaque(&pieces[i])) {
+        if (heft__piece_is_computed(&pieces[i])) {
+            status = heft__piece_needs_loader(exec->plan, rank_index, &pieces[i])
+                         ? HEFT_OK
+                         : add_known(&p, &pieces[i], err);
+        } else {
             status = heft__piece_bind(exec->plan, &pieces[i], p.info.dtype, limits, &exec->arena,
                                       add_bound, &p, err);
         }
@@ -274,6 +314,9 @@ static heft_status_t finish_build(heft_exec_t *exec, heft_error_t *err)
         qsort(exec->entries, exec->n_entries, sizeof *exec->entries, by_source);
     }
     heft_status_t status = cut_batches(exec, err);
+    if (status == HEFT_OK) {
+        status = heft__known_finish(exec, err);
+    }
     if (status != HEFT_OK) {
         return status;
     }
@@ -451,6 +494,7 @@ void heft_exec_destroy(heft_exec_t *exec)
         return;
     }
     heft__pool_destroy(exec->own_pool);
+    heft__known_fini(exec);
     heft__checks_destroy(exec->checks);
     heft__free(exec->entries);
     heft__free(exec->jobs);

@@ -29,7 +29,7 @@ bool heft__param_is_written(const heft_plan_t *plan, uint32_t rank_index, uint32
                      info.n_elems == 0);
 }
 
-bool heft__piece_is_opaque(const heft_piece_t *piece)
+bool heft__piece_is_computed(const heft_piece_t *piece)
 {
     for (uint32_t s = 0; s < piece->n_srcs; s++) {
         if (piece->srcs[s].opaque != 0) {
@@ -39,6 +39,42 @@ bool heft__piece_is_opaque(const heft_piece_t *piece)
     return false;
 }
 
+const heft_opaque_t *heft__piece_operation(const heft_plan_t *plan, uint32_t rank_index,
+                                           const heft_piece_t *piece, uint32_t s)
+{
+    uint32_t n = 0;
+    const heft_opaque_t *ops = heft_plan_get_opaques(plan, rank_index, &n);
+    uint32_t k = piece->srcs[s].opaque;
+    return k > 0 && k <= n ? &ops[k - 1] : NULL;
+}
+
+bool heft__piece_needs_loader(const heft_plan_t *plan, uint32_t rank_index,
+                              const heft_piece_t *piece)
+{
+    for (uint32_t s = 0; s < piece->n_srcs; s++) {
+        const heft_opaque_t *op = heft__piece_operation(plan, rank_index, piece, s);
+        if (op != NULL && !heft__known_claims(op->op)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void heft__piece_each_source(const heft_plan_t *plan, uint32_t rank_index,
+                             const heft_piece_t *piece, heft__source_fn_t fn, void *arg)
+{
+    for (uint32_t s = 0; s < piece->n_srcs; s++) {
+        if (piece->srcs[s].opaque == 0) {
+            fn(arg, piece->srcs[s].source);
+            continue;
+        }
+        const heft_opaque_t *op = heft__piece_operation(plan, rank_index, piece, s);
+        for (uint32_t i = 0; op != NULL && i < op->n_sources; i++) {
+            fn(arg, op->sources[i]);
+        }
+    }
+}
+
 heft_status_t heft__refuse_opaque(const heft_plan_t *plan, uint32_t first_rank_index,
                                   uint32_t n_ranks, const char *what, heft_error_t *err)
 {
@@ -46,7 +82,7 @@ heft_status_t heft__refuse_opaque(const heft_plan_t *plan, uint32_t first_rank_i
         uint64_t n = 0;
         const heft_piece_t *pieces = heft_plan_get_pieces(plan, r, &n);
         for (uint64_t i = 0; i < n; i++) {
-            if (!heft__piece_is_opaque(&pieces[i])) {
+            if (!heft__piece_needs_loader(plan, r, &pieces[i])) {
                 continue;
             }
             heft_tensor_info_t param;
@@ -158,12 +194,17 @@ static heft_status_t report_missing(const missing_t *missing, heft_error_t *err)
                            missing->what, missing->name);
 }
 
-static void mark_pieces(const heft_piece_t *pieces, uint64_t n, uint8_t *used)
+static void mark_source(void *arg, uint32_t source)
+{
+    uint8_t *used = arg;
+    used[source] = 1;
+}
+
+static void mark_pieces(const heft_plan_t *plan, uint32_t r, const heft_piece_t *pieces, uint64_t n,
+                        uint8_t *used)
 {
     for (uint64_t i = 0; i < n; i++) {
-        for (uint32_t s = 0; s < pieces[i].n_srcs; s++) {
-            used[pieces[i].srcs[s].source] = 1;
-        }
+        heft__piece_each_source(plan, r, &pieces[i], mark_source, used);
     }
 }
 
@@ -173,9 +214,9 @@ static void mark_used(const heft_plan_t *plan, uint32_t first_rank_index, uint32
     for (uint32_t r = first_rank_index; r < first_rank_index + n_ranks; r++) {
         uint64_t n = 0;
         const heft_piece_t *pieces = heft_plan_get_pieces(plan, r, &n);
-        mark_pieces(pieces, n, used);
+        mark_pieces(plan, r, pieces, n, used);
         pieces = heft_plan_get_checks(plan, r, &n);
-        mark_pieces(pieces, n, used);
+        mark_pieces(plan, r, pieces, n, used);
     }
 }
 

@@ -82,7 +82,8 @@ static heft_status_t check_piece(reversal_t *r, uint32_t rank_index, const heft_
     if (status != HEFT_OK) {
         return status;
     }
-    if (piece->n_srcs > 1 || (piece->n_srcs == 1 && piece->n_ops != 0)) {
+    if (piece->n_srcs > 1 || (piece->n_srcs == 1 && piece->n_ops != 0) ||
+        heft__piece_is_computed(piece)) {
         return heft__error_set(err, HEFT_ERR_UNSUPPORTED,
                                "cannot convert back: parameter \"%s\" is computed, not copied%s%s",
                                info.name, heft_plan_get_piece_note(r->plan, piece)[0] ? ": " : "",

@@ -35,21 +35,13 @@ static int64_t share(int64_t total, uint32_t part, uint32_t n_parts)
     return total / n * (int64_t)part + total % n * (int64_t)part / n;
 }
 
-/* Relaxed: the pool's lock orders the accumulators before they are read. */
-static void add_digest(heft_exec_t *exec, size_t acc, uint64_t value)
-{
-    if (value != 0) {
-        atomic_fetch_xor_explicit(&exec->acc[acc], value, memory_order_relaxed);
-    }
-}
-
 static void run_fill(heft_exec_t *exec, const heft__batch_t *batch, uint32_t part)
 {
     const heft__job_t *job = &exec->jobs[batch->job_begin];
     const heft__copy_plan_t *copy = job->copy;
     size_t acc = exec->infos[batch->job_begin].acc;
     if (acc != HEFT__NO_ACC) {
-        add_digest(
+        heft__exec_add_digest(
             exec, acc,
             heft__copy_run_crc64(copy, job->dst, job->src[0], job->dst_offset, job->param_bytes));
         return;
@@ -78,30 +70,52 @@ static void run_batch_part(heft_exec_t *exec, const heft__batch_t *batch, uint32
     for (size_t i = 0; i < n; i++) {
         size_t acc = exec->infos[batch->job_begin + i].acc;
         if (acc != HEFT__NO_ACC) {
-            add_digest(exec, acc, digests[i]);
+            heft__exec_add_digest(exec, acc, digests[i]);
         }
     }
 }
 
-/* Counters are relaxed: units touch disjoint bytes, and the pool's lock orders them all before the
- * end of the run. */
+/* Returns the bytes written. */
+static int64_t run_unit(heft_exec_t *exec, uint64_t unit, uint32_t thread)
+{
+    const heft__batch_t *batch = find_batch(exec, unit);
+    uint32_t part = (uint32_t)(unit - batch->unit_begin);
+    if (exec->infos[batch->job_begin].is_fill) {
+        run_fill(exec, batch, part);
+    } else {
+        run_batch_part(exec, batch, part, thread);
+    }
+    return share(batch->bytes, part + 1, batch->n_parts) -
+           share(batch->bytes, part, batch->n_parts);
+}
+
+/* A failure ends the run; the first is kept. */
+static int64_t run_known(heft_exec_t *exec, uint64_t unit, uint32_t thread)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    int64_t bytes = 0;
+    if (heft__known_run_unit(exec, unit, thread, &bytes, &err) != HEFT_OK) {
+        if (!atomic_exchange_explicit(&exec->has_failed, true, memory_order_relaxed)) {
+            exec->failure = err;
+        }
+        atomic_store_explicit(&exec->cancel, true, memory_order_relaxed);
+    }
+    return bytes;
+}
+
+/* Known kernels first: their units take longest. Counters are relaxed: units touch disjoint bytes,
+ * and the pool's lock orders them all before the end of the run. */
 static void run_units(void *arg, uint32_t thread)
 {
     heft_exec_t *exec = arg;
     while (!atomic_load_explicit(&exec->cancel, memory_order_relaxed)) {
         uint64_t unit = atomic_fetch_add_explicit(&exec->next_unit, 1, memory_order_relaxed);
-        if (unit >= exec->n_units) {
+        if (unit >= exec->known.n_units + exec->n_units) {
             return;
         }
-        const heft__batch_t *batch = find_batch(exec, unit);
-        uint32_t part = (uint32_t)(unit - batch->unit_begin);
-        if (exec->infos[batch->job_begin].is_fill) {
-            run_fill(exec, batch, part);
-        } else {
-            run_batch_part(exec, batch, part, thread);
-        }
-        int64_t bytes = share(batch->bytes, part + 1, batch->n_parts) -
-                        share(batch->bytes, part, batch->n_parts);
+        int64_t bytes = unit < exec->known.n_units
+                            ? run_known(exec, unit, thread)
+                            : run_unit(exec, unit - exec->known.n_units, thread);
         int64_t done =
             atomic_fetch_add_explicit(&exec->done_bytes, bytes, memory_order_relaxed) + bytes;
         if (thread == 0 && done < exec->n_bytes && !heft__progress_report(exec->progress, done)) {
@@ -148,6 +162,9 @@ heft_status_t heft_exec_run(heft_exec_t *exec, const void *const *sources, heft_
 {
     heft_status_t status = bind_sources(exec, sources, err);
     if (status == HEFT_OK) {
+        status = heft__known_bind(exec, sources, err);
+    }
+    if (status == HEFT_OK) {
         status = heft__checks_bind(exec->checks, sources, err);
     }
     if (status != HEFT_OK) {
@@ -164,7 +181,14 @@ heft_status_t heft_exec_run(heft_exec_t *exec, const void *const *sources, heft_
         exec->own_progress.total = exec->n_bytes;
         exec->own_progress.reported = 0;
     }
+    atomic_store_explicit(&exec->has_failed, false, memory_order_relaxed);
     heft__pool_run(exec->pool, run_units, exec);
+    if (atomic_load_explicit(&exec->has_failed, memory_order_relaxed)) {
+        if (err != NULL) {
+            *err = exec->failure;
+        }
+        return exec->failure.status;
+    }
     bool is_canceled = atomic_load_explicit(&exec->cancel, memory_order_relaxed);
     if (!is_canceled) {
         status = heft__checks_run(exec->checks, exec->pool, err);

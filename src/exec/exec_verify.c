@@ -24,18 +24,23 @@ typedef struct verification {
     heft__pool_t *pool;
     heft__progress_t progress;
     heft_mismatch_t mismatch;
-    uint32_t first_param; /* that differs */
-    int64_t first_index;  /* flat */
+    uint32_t first_param;  /* that differs */
+    int64_t first_index;   /* flat */
+    const char *operation; /* that computes it; NULL: none */
 } verification_t;
 
 /* ---- setting up ---- */
 
+static void count_reading(void *arg, uint32_t source)
+{
+    verification_t *v = arg;
+    v->n_readers[source]++;
+}
+
 static void count_pieces(verification_t *v, const heft_piece_t *pieces, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++) {
-        for (uint32_t s = 0; s < pieces[i].n_srcs; s++) {
-            v->n_readers[pieces[i].srcs[s].source]++;
-        }
+        heft__piece_each_source(v->plan, v->rank_index, &pieces[i], count_reading, v);
     }
 }
 
@@ -133,12 +138,18 @@ static heft_status_t trace(verification_t *v, const heft_tensor_info_t *info,
         return HEFT_OK;
     }
     const heft_piece_src_t *src = &piece->srcs[0];
+    const heft_opaque_t *op = heft__piece_operation(v->plan, v->rank_index, piece, 0);
+    uint32_t index_of_source = op == NULL ? src->source : op->n_sources > 0 ? op->sources[0] : 0;
     heft_tensor_info_t source;
-    heft_status_t status = heft_plan_query_source(v->plan, src->source, &source, err);
+    heft_status_t status = heft_plan_query_source(v->plan, index_of_source, &source, err);
     if (status != HEFT_OK) {
         return status;
     }
     m->source = source.name;
+    v->operation = op != NULL ? op->op : NULL;
+    if (op != NULL) {
+        return HEFT_OK; /* of a block: no one element */
+    }
     m->source_index = src->offset;
     for (int k = 0; k < piece->rank; k++) {
         m->source_index += index[k] * src->stride[k];
@@ -212,15 +223,18 @@ static heft_status_t verify_checks(verification_t *v, const subject_t *subject, 
     return status;
 }
 
+static void end_reading(void *arg, uint32_t source)
+{
+    verification_t *v = arg;
+    if (--v->n_readers[source] == 0) {
+        heft_checkpoint_release(v->source, v->source_tensor[source]);
+    }
+}
+
 static void release_pieces(verification_t *v, const heft_piece_t *pieces, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++) {
-        for (uint32_t s = 0; s < pieces[i].n_srcs; s++) {
-            uint32_t source = pieces[i].srcs[s].source;
-            if (--v->n_readers[source] == 0) {
-                heft_checkpoint_release(v->source, v->source_tensor[source]);
-            }
-        }
+        heft__piece_each_source(v->plan, v->rank_index, &pieces[i], end_reading, v);
     }
 }
 
@@ -280,6 +294,14 @@ static heft_status_t conclude(const verification_t *v, heft_error_t *err)
                                m->param, at, (unsigned long long)m->expected_bits,
                                (unsigned long long)m->actual_bits, (long long)m->n_differ,
                                m->n_params);
+    }
+    if (v->operation != NULL) {
+        return heft__error_set(err, HEFT_ERR_MISMATCH,
+                               "parameter \"%s\" %s: expected 0x%llx (%s of source \"%s\"), "
+                               "found 0x%llx; %lld elements differ in %u parameters",
+                               m->param, at, (unsigned long long)m->expected_bits, v->operation,
+                               m->source, (unsigned long long)m->actual_bits,
+                               (long long)m->n_differ, m->n_params);
     }
     return heft__error_set(err, HEFT_ERR_MISMATCH,
                            "parameter \"%s\" %s: expected 0x%llx (source \"%s\" element %lld), "

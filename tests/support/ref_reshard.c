@@ -5,6 +5,7 @@
 
 #include "heft/model.h"
 #include "kernel/kernel.h"
+#include "ref_known.h"
 #include "tape/tape.h"
 
 /* ---- the interpreter ---- */
@@ -53,6 +54,9 @@ void ref_reshard(const heft_tape_t *tape, uint8_t *const *data)
     for (size_t k = 0; k < tape->n_writes; k++) {
         const heft__write_t *w = &tape->writes[k];
         if (w->kind == HEFT_WRITE_OPAQUE) {
+            if (heft__known_claims(w->op)) {
+                ref_known(tape, data, w);
+            }
             continue;
         }
         int64_t n = 1;
@@ -425,12 +429,98 @@ static void add_param(maker_t *m, int i)
     }
 }
 
+/* ---- random known kernels ---- */
+
+static heft_view_t add_temp(maker_t *m, heft_dtype_t dtype, int rank, const int64_t *extent)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_shape_t shape = { .rank = rank };
+    memcpy(shape.extent, extent, (size_t)rank * sizeof *extent);
+    uint32_t id;
+    EXPECT_STATUS(heft_tape_add_buffer(m->tape, HEFT_BUFFER_TEMP, "", dtype, &shape, &id, &err),
+                  HEFT_OK);
+    return heft_view_contiguous(id, &shape);
+}
+
+/* A parameter that keeps a part of what a kernel left, turned or cast now and then. */
+static void keep_part(maker_t *m, const char *name, heft_view_t from, heft_dtype_t dtype)
+{
+    for (int k = 0; k < from.rank; k++) {
+        int64_t n =
+            chance(m->rng, 50) ? from.extent[k] : heft_test_random_in(m->rng, 1, from.extent[k]);
+        from = ref_narrow(from, k, heft_test_random_in(m->rng, 0, from.extent[k] - n), n);
+    }
+    if (from.rank > 1 && chance(m->rng, 30)) {
+        from = ref_swap(from, (int)heft_test_random_in(m->rng, 0, from.rank - 1),
+                        (int)heft_test_random_in(m->rng, 0, from.rank - 1));
+    }
+    dtype = chance(m->rng, 20) ? HEFT_DTYPE_F32 : dtype;
+    uint32_t id = ref_tape_param(m->tape, name, dtype, from.rank, from.extent);
+    ref_copy(m->tape, ref_view(m->tape, id), from);
+}
+
+/* Blocks of a kernel that there is for these extents. */
+static void random_blocks(maker_t *m, const heft_view_t *x, heft__known_t *known)
+{
+    known->n_dims = x->rank;
+    for (int k = 0; k < x->rank; k++) {
+        bool is_cut = k >= x->rank - 2;
+        known->block[k] = is_cut ? heft_test_random_in(m->rng, 1, x->extent[k] + 1) : 1;
+    }
+    if (chance(m->rng, 20)) { /* one block */
+        memcpy(known->block, x->extent, (size_t)x->rank * sizeof known->block[0]);
+    }
+}
+
+static void add_quantised(maker_t *m, int i)
+{
+    static const int64_t dtypes[] = { HEFT_DTYPE_BF16, HEFT_DTYPE_F32, HEFT_DTYPE_F16 };
+    heft_error_t err = HEFT_ERROR_INIT;
+    int64_t extent[HEFT_MAX_DIMS] = { -1, -1, -1, -1 };
+    int rank = (int)heft_test_random_in(m->rng, 1, 4);
+    heft_view_t x;
+    int s = 0;
+    while (!random_view(m, rank, extent, &x, &s)) {
+        memset(extent, 0xff, sizeof extent);
+    }
+    heft_dtype_t dtype = m->c->sources[s].dtype;
+    bool is_direct = dtype == HEFT_DTYPE_BF16 || dtype == HEFT_DTYPE_F32 || dtype == HEFT_DTYPE_F16;
+    if (!is_direct || chance(m->rng, 50)) {
+        dtype = (heft_dtype_t)pick(m->rng, dtypes, 3);
+        x = add_temp(m, dtype, rank, extent);
+        write_part(m, &x, dtype);
+    }
+    heft__known_t known = { .code = HEFT__KNOWN_FP8_QUANTISE,
+                            .rule = (heft__scale_rule_t)heft_test_random_in(m->rng, 1, 4) };
+    random_blocks(m, &x, &known);
+    int64_t n_blocks[HEFT_MAX_DIMS];
+    for (int k = 0; k < rank; k++) {
+        n_blocks[k] = (extent[k] + known.block[k] - 1) / known.block[k];
+    }
+    bool is_e8m0 = known.rule == HEFT__SCALE_UE8M0 && chance(m->rng, 50);
+    heft_dtype_t scale = is_e8m0 ? HEFT_DTYPE_F8_E8M0 : HEFT_DTYPE_F32;
+    heft_view_t dsts[2] = { add_temp(m, HEFT_DTYPE_F8_E4M3, rank, extent),
+                            add_temp(m, scale, rank, n_blocks) };
+    char op[HEFT__KNOWN_TEXT_BYTES];
+    heft__known_print(&known, op);
+    EXPECT_STATUS(heft_tape_opaque(m->tape, op, dsts, 2, &x, 1, "known", &err), HEFT_OK);
+    char name[24];
+    (void)snprintf(name, sizeof name, "p%02d.q", i);
+    keep_part(m, name, dsts[0], HEFT_DTYPE_F8_E4M3);
+    (void)snprintf(name, sizeof name, "p%02d.s", i);
+    keep_part(m, name, dsts[1], scale);
+}
+
 static void make_tape(ref_case_t *c, uint64_t *rng, const ref_opts_t *opts)
 {
     maker_t m = { .c = c, .rng = rng, .opts = opts, .tape = ref_case_tape(c) };
     int n = (int)heft_test_random_in(rng, 1, REF_MAX_PARAMS);
     for (int i = 0; i < n; i++) {
-        add_param(&m, i);
+        if (i > 0 && i + 1 < n && !opts->copies_only && chance(rng, 30)) {
+            add_quantised(&m, i++); /* two parameters */
+        } else {
+            add_param(&m, i);
+        }
     }
 }
 
