@@ -87,7 +87,7 @@ static float scale_of(heft__scale_rule_t rule, uint32_t amax_bits, heft__quantis
         *factor = (heft__quantise_factor_t){ .factor = scale, .divides = true };
         break;
     case HEFT__SCALE_TRANSFORMERS:
-        factor->factor = is_zero ? 1 : MOST / amax;
+        factor->factor = is_zero ? 1 : 1 / amax * MOST;
         scale = 1 / factor->factor;
         break;
     case HEFT__SCALE_DEEPGEMM:

@@ -37,7 +37,7 @@ float ref_known_scale(heft__scale_rule_t rule, float amax)
     case HEFT__SCALE_DEEPGEMM:
         return clamped(amax) / 448;
     case HEFT__SCALE_TRANSFORMERS:
-        return amax == 0 ? 1 : 1 / (448 / amax);
+        return amax == 0 ? 1 : 1 / (1 / amax * 448);
     case HEFT__SCALE_UE8M0:
         if (!isfinite(amax)) {
             return amax;
@@ -54,7 +54,7 @@ uint8_t ref_known_code(heft__scale_rule_t rule, float amax, float x)
     float v = rule == HEFT__SCALE_DEEPSEEK       ? x / scale
               : rule != HEFT__SCALE_TRANSFORMERS ? x * (1 / scale)
               : amax == 0                        ? x
-                                                 : x * (448 / amax);
+                                                 : x * (1 / amax * 448);
     return isnan(v) ? 0x7f
                     : (uint8_t)heft__cast_bits(HEFT_DTYPE_F8_E4M3, HEFT_DTYPE_F32, to_bits(v));
 }
