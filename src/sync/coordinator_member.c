@@ -96,6 +96,10 @@ static heft_status_t follow_epoch(heft_coordinator_t *c, const heft__register_t 
     if (reg->epoch <= c->round.epoch) {
         return HEFT_OK;
     }
+    if (reg->epoch > HEFT__WIRE_MAX_INT / 2) { /* leave room to go on from there */
+        return heft__error_set(err, HEFT_ERR_FORMAT, "register: epoch %lld is beyond %lld",
+                               (long long)reg->epoch, (long long)HEFT__WIRE_MAX_INT / 2);
+    }
     if (heft__round_is_busy(&c->round)) {
         return heft__error_set(err, HEFT_ERR_BUSY,
                                "epoch %lld is ahead of %lld, and a round is in flight",

@@ -35,6 +35,7 @@
 #define HEAD_MAX_BYTES (16u << 10)             /* of a request's head; MHD answers 431 beyond */
 #define BODIES_MAX_BYTES HEFT__STORE_MAX_BYTES /* of all requests that are arriving */
 #define PEM_MAX_BYTES (256u << 10)
+#define DROPPED_MAX_BYTES (64u << 10) /* read after a refusal */
 
 typedef struct request {
     heft__call_t call;
@@ -224,6 +225,12 @@ static const char *header_of(const request_t *request, const char *name)
     return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, name);
 }
 
+static uint64_t length_of(const request_t *request)
+{
+    const char *length = header_of(request, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    return length != NULL ? strtoull(length, NULL, 10) : 0;
+}
+
 /* GET and DELETE have no body; POST and PUT say how long theirs is, or send it in chunks. */
 static bool check_length(request_t *request)
 {
@@ -235,7 +242,7 @@ static bool check_length(request_t *request)
         heft__call_error(call, 411, HEFT_ERR_FORMAT, "%s without Content-Length", call->method);
         return false;
     }
-    if (length != NULL && strtoull(length, NULL, 10) > request->limit) {
+    if (length_of(request) > request->limit) {
         heft__call_error(call, 413, HEFT_ERR_LIMIT, "body of more than %zu bytes", request->limit);
         return false;
     }
@@ -339,6 +346,13 @@ static request_t *open_request(heft__server_t *server, struct MHD_Connection *co
     return request;
 }
 
+/* A short body is read before a refusal, because some clients do not listen before they have said
+ * everything; for a long one the connection ends with the reply. */
+static bool is_answered_now(const request_t *request)
+{
+    return request->is_refused && length_of(request) > DROPPED_MAX_BYTES;
+}
+
 /* ---- the body ---- */
 
 static void drop_body(heft__server_t *server, request_t *request)
@@ -381,8 +395,11 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
     heft__server_t *server = arg;
     request_t *request = *state;
     if (request == NULL) {
-        *state = open_request(server, connection, url, method);
-        return *state != NULL ? MHD_YES : MHD_NO;
+        request = open_request(server, connection, url, method);
+        *state = request;
+        return request == NULL            ? MHD_NO
+               : is_answered_now(request) ? send_reply(server, request)
+                                          : MHD_YES;
     }
     if (*n_data > 0) {
         return gather(server, request, data, n_data);
