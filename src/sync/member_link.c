@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <jansson.h>
+#include "sync/wire_json.h"
 
 enum { BACKOFF_MIN_MS = 50, BACKOFF_MAX_MS = 5000, ROUND_POLL_MS = 1000, SHORT_MS = 20 };
 
@@ -145,7 +145,9 @@ static void forget_object(heft__member_t *member, const char *digest)
 static heft_status_t put_missing(heft__member_t *member, int *n_out, heft_error_t *err)
 {
     heft_status_t status = HEFT_OK;
-    json_t *root = json_loads(heft__http_get_error_body(member->http), 0, NULL);
+    const char *text_of_error = heft__http_get_error_body(member->http);
+    json_t *root = NULL;
+    (void)heft__json_parse(text_of_error, strlen(text_of_error), "reply", &root, NULL);
     const json_t *missing = json_object_get(root, "missing");
     *n_out = 0;
     for (size_t k = 0; k < json_array_size(missing) && status == HEFT_OK; k++) {

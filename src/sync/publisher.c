@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-#include <jansson.h>
+#include "sync/wire_json.h"
 
 /* ---- the worker ---- */
 
@@ -264,7 +264,8 @@ static heft_status_t make_begin(int64_t version, char **text_out, heft_error_t *
 static heft_status_t read_begun(const char *text, size_t n, heft__round_id_t *round_out,
                                 heft_error_t *err)
 {
-    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL);
+    json_t *root = NULL;
+    (void)heft__json_parse(text, n, "reply", &root, NULL);
     const char *round = json_string_value(json_object_get(root, "round"));
     bool ok = round != NULL && heft__round_id_parse(round, round_out);
     json_decref(root);
