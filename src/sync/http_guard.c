@@ -127,6 +127,9 @@ static int64_t limit_of(const heft__guard_t *guard, heft__conn_state_t state)
 
 int64_t heft__guard_sweep(heft__guard_t *guard, int64_t now_ns)
 {
+    if (now_ns < guard->next_ns) {
+        return guard->next_ns;
+    }
     (void)pthread_mutex_lock(&guard->lock);
     for (heft__conn_t *conn = guard->conns; conn != NULL; conn = conn->next) {
         if (!conn->is_shut && now_ns - conn->since_ns > limit_of(guard, conn->state)) {
@@ -136,5 +139,6 @@ int64_t heft__guard_sweep(heft__guard_t *guard, int64_t now_ns)
     const bool is_empty = guard->conns == NULL;
     (void)pthread_mutex_unlock(&guard->lock);
     const int64_t step = heft__min_i64(SWEEP_NS, guard->request_ns / 4 + 1000000);
-    return is_empty ? INT64_MAX : now_ns + step;
+    guard->next_ns = is_empty ? 0 : now_ns + step;
+    return is_empty ? INT64_MAX : guard->next_ns;
 }

@@ -37,6 +37,7 @@ typedef struct heft__guard {
     uint32_t n_conns;
     uint32_t limit;
     int64_t request_ns; /* for a request to arrive, and for a reply to go out */
+    int64_t next_ns;    /* of the next sweep; the sweeping thread's alone */
     uint64_t n_broken;  /* connections broken off */
 } heft__guard_t;
 
@@ -50,7 +51,8 @@ heft__conn_t *heft__guard_open(heft__guard_t *guard, int fd);
 /* Before the socket is closed. NULL is fine. */
 void heft__guard_close(heft__guard_t *guard, heft__conn_t *conn);
 void heft__guard_set(heft__guard_t *guard, heft__conn_t *conn, heft__conn_state_t state);
-/* Break off what is late; when to look again (INT64_MAX: no need). */
+/* Break off what is late, unless it is too early to look; when to look again (INT64_MAX: no need).
+ * One thread. */
 int64_t heft__guard_sweep(heft__guard_t *guard, int64_t now_ns);
 
 #endif
