@@ -26,9 +26,9 @@ static void refuse(const char *text, const char *part)
     uint32_t n;
     const heft_knob_t *knobs = heft__knobs(&n);
     heft_config_t *config = NULL;
-    EXPECT_STATUS(heft__config_create_over(knobs, n, "here.conf", text, strlen(text), NULL, &config,
-                                           &err),
-                  HEFT_ERR_ARGUMENT);
+    EXPECT_STATUS(
+        heft__config_create_over(knobs, n, "here.conf", text, strlen(text), NULL, &config, &err),
+        HEFT_ERR_ARGUMENT);
     assert_null(config);
     EXPECT_MESSAGE(part);
     assert_null(strchr(err.message, '\n'));
@@ -193,8 +193,8 @@ static void lack_of_memory_leaves_nothing(void **state)
     for (long k = 0;; k++) {
         heft_config_t *config = NULL;
         heft__alloc_fail_at(k);
-        heft_status_t status = heft__config_create_over(knobs, n, "f", text, strlen(text),
-                                                        environment, &config, &err);
+        heft_status_t status =
+            heft__config_create_over(knobs, n, "f", text, strlen(text), environment, &config, &err);
         heft__alloc_fail_at(-1);
         if (status == HEFT_OK) {
             heft_config_destroy(config);
@@ -273,9 +273,9 @@ static void the_page_has_every_knob(void **state)
     heft_error_t err = HEFT_ERROR_INIT;
     char *page = NULL;
     size_t n = 0;
-    EXPECT_STATUS(heft__file_read("../docs/guide/configuration.md", "page", 1u << 20, false, &page,
-                                  &n, &err),
-                  HEFT_OK);
+    EXPECT_STATUS(
+        heft__file_read("../docs/guide/configuration.md", "page", 1u << 20, false, &page, &n, &err),
+        HEFT_OK);
     heft__text_t table;
     heft__text_init(&table);
     for (uint32_t i = 0; i < heft_config_get_n_knobs(); i++) {
