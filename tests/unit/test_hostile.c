@@ -237,8 +237,8 @@ static const hostile_t hostiles[] = {
     { POST("/v1/rounds"), "{\"version\":1,\"key\":\"k\",\"destinations\":[]}", 400, "empty" },
     { POST("/v1/rounds"), "{\"version\":1,\"key\":\"k\",\"destinations\":[7]}", 400, "item 0" },
     { POST("/v1/recover"), "{\"members\":7}", 400, "members" },
-    { POST("/v1/recover"), "{\"members\":[{\"id\":\"x\",\"claim\":\"magic\"}]}", 409,
-      "claim \\\"magic\\\" is not supported" },
+    { POST("/v1/recover"), "{\"members\":[{\"id\":\"x\",\"claim\":\"magic\"}]}", 400,
+      "claim \\\"magic\\\" is none of" },
     { POST("/v1/verify"), "{\"key\":\"k\",\"members\":[\"nobody\"]}", 404, "nobody" },
     /* members */
     { PUT("/v1/objects/" DIG), "other bytes", 400, "have digest" },
