@@ -7,27 +7,16 @@
  * temporary again.) Padding must be zero behind a kernel too, so a kernel runs before the first
  * padding, else straight into the targets.
  */
-#include "recipe/compile.h"
+#include "recipe/emit.h"
 
 #include <string.h>
 
 #define MAX_NAMES (1 << 20) /* target names that one match may make */
 
-typedef struct emitter {
-    heft__compile_t *c;
-    heft__match_t *m;
-    const heft__rule_t *rule;
-    heft__frame_t frames[HEFT__MAX_PARTS];
-    uint32_t n_frames;
-    const heft__kernel_t *kernel; /* NULL: none, or done */
-    double imm;
-    heft_dtype_t dtype; /* of the result */
-} emitter_t;
-
 #define FAIL(e, pos, status, ...) \
     heft__recipe_error((e)->c->recipe, (pos), (status), (e)->c->err, __VA_ARGS__)
 
-static bool has_elements(const heft_view_t *view)
+bool heft__emit_has_elements(const heft_view_t *view)
 {
     for (int k = 0; k < view->rank; k++) {
         if (view->extent[k] == 0) {
@@ -38,10 +27,10 @@ static bool has_elements(const heft_view_t *view)
 }
 
 /* dst <- kernel(srcs), or a plain copy. */
-static heft_status_t write(emitter_t *e, const heft_view_t *dst, const heft_view_t *srcs)
+static heft_status_t write(heft__emitter_t *e, const heft_view_t *dst, const heft_view_t *srcs)
 {
     heft__compile_t *c = e->c;
-    if (!has_elements(dst)) {
+    if (!heft__emit_has_elements(dst)) {
         return HEFT_OK;
     }
     if (e->kernel == NULL || e->kernel->code == HEFT_OP_CAST) {
@@ -64,7 +53,7 @@ static heft_status_t write(emitter_t *e, const heft_view_t *dst, const heft_view
 /* ---- sources ---- */
 
 /* A packed dtype has no addressable elements: its last dimension is moved in whole rows. */
-static heft_status_t check_packed(const emitter_t *e, const heft__name_t *source)
+static heft_status_t check_packed(const heft__emitter_t *e, const heft__name_t *source)
 {
     const heft__axes_t *from = &e->rule->sources[0].axes;
     const heft__axis_t *last = from->n_dims > 0 ? from->dims[from->n_dims - 1] : NULL;
@@ -82,52 +71,65 @@ static heft_status_t check_packed(const emitter_t *e, const heft__name_t *source
                      source->info.name, heft_dtype_get_name(source->info.dtype));
 }
 
-static heft_status_t check_source(const emitter_t *e, const heft__name_t *source)
+static heft_status_t check_source(const heft__emitter_t *e, const heft__name_t *source)
 {
     heft_dtype_t dtype = source->info.dtype;
-    if (e->kernel != NULL && heft_dtype_is_float(dtype) == 0) {
+    bool is_packed_u8 = e->kernel != NULL && e->kernel->form == HEFT__FORM_UNPACK;
+    if (e->kernel != NULL && !is_packed_u8 && heft_dtype_is_float(dtype) == 0) {
         return FAIL(e, e->rule->kernel_pos, HEFT_ERR_SHAPE, "\"%s\" is %s: kernels work on floats",
                     source->info.name, heft_dtype_get_name(dtype));
     }
     return heft_dtype_get_bits(dtype) < 8 ? check_packed(e, source) : HEFT_OK;
 }
 
-static heft_status_t init_frames(emitter_t *e, heft__name_t *const *sources)
+static heft_status_t storage_of(const heft__emitter_t *e, const heft__name_t *source,
+                                heft_shape_t *storage)
 {
-    heft_shape_t storage[HEFT__MAX_PARTS];
-    for (uint32_t i = 0; i < e->n_frames; i++) {
-        e->m->name = sources[i]->info.name;
-        heft_status_t status = heft_shape_to_storage(
-            &sources[i]->info.shape, sources[i]->info.dtype, &storage[i], e->c->err);
-        if (status == HEFT_OK) {
-            status = check_source(e, sources[i]);
-        }
-        if (status == HEFT_OK) {
-            status = heft__frame_measure(e->m, &e->rule->sources[i].axes, &storage[i]);
-        }
-        if (status != HEFT_OK) {
-            return status;
-        }
+    return heft_shape_to_storage(&source->info.shape, source->info.dtype, storage, e->c->err);
+}
+
+heft_status_t heft__emit_measure(heft__emitter_t *e, uint32_t i, const heft__name_t *source)
+{
+    heft_shape_t storage;
+    e->m->name = source->info.name;
+    heft_status_t status = storage_of(e, source, &storage);
+    if (status == HEFT_OK) {
+        status = check_source(e, source);
     }
-    for (uint32_t i = 0; i < e->n_frames; i++) {
-        e->m->name = sources[i]->info.name;
-        heft_status_t status =
-            heft__frame_init(e->m, &e->rule->sources[i].axes, &storage[i], &e->frames[i]);
-        if (status != HEFT_OK) {
-            return status;
-        }
-        e->frames[i].buffer = sources[i]->buffer;
-        e->frames[i].dtype = sources[i]->info.dtype;
+    return status == HEFT_OK ? heft__frame_measure(e->m, &e->rule->sources[i].axes, &storage)
+                             : status;
+}
+
+heft_status_t heft__emit_place(heft__emitter_t *e, uint32_t i, const heft__name_t *source)
+{
+    heft_shape_t storage;
+    e->m->name = source->info.name;
+    heft_status_t status = storage_of(e, source, &storage);
+    if (status == HEFT_OK) {
+        status = heft__frame_init(e->m, &e->rule->sources[i].axes, &storage, &e->frames[i]);
+    }
+    e->frames[i].buffer = source->buffer;
+    e->frames[i].dtype = source->info.dtype;
+    return status;
+}
+
+static heft_status_t init_frames(heft__emitter_t *e, heft__name_t *const *sources)
+{
+    heft_status_t status = HEFT_OK;
+    for (uint32_t i = 0; i < e->n_frames && status == HEFT_OK; i++) {
+        status = heft__emit_measure(e, i, sources[i]);
+    }
+    for (uint32_t i = 0; i < e->n_frames && status == HEFT_OK; i++) {
+        status = heft__emit_place(e, i, sources[i]);
     }
     e->m->name = sources[0]->info.name;
-    return HEFT_OK;
+    return status;
 }
 
 /* ---- temporaries ---- */
 
-/* A temporary over the axes of `order`, contiguous, as a frame. */
-static heft_status_t make_temp(emitter_t *e, const int32_t *order, uint32_t n, heft_dtype_t dtype,
-                               heft__frame_t *frame)
+heft_status_t heft__emit_temp(heft__emitter_t *e, const int32_t *order, uint32_t n,
+                              heft_dtype_t dtype, heft__frame_t *frame)
 {
     heft__frame_t temp = { .dtype = dtype, .n = n };
     int64_t count = 1;
@@ -145,7 +147,7 @@ static heft_status_t make_temp(emitter_t *e, const int32_t *order, uint32_t n, h
 }
 
 /* Run the kernel into a temporary, which becomes the only frame. */
-static heft_status_t settle_kernel(emitter_t *e)
+static heft_status_t settle_kernel(heft__emitter_t *e)
 {
     int32_t order[HEFT__ALL_AXES];
     uint32_t n = 0;
@@ -162,7 +164,7 @@ static heft_status_t settle_kernel(emitter_t *e)
     heft__frame_t temp;
     heft_view_t dst;
     heft_view_t srcs[HEFT__MAX_PARTS];
-    heft_status_t status = make_temp(e, order, n, e->dtype, &temp);
+    heft_status_t status = heft__emit_temp(e, order, n, e->dtype, &temp);
     if (status == HEFT_OK) {
         status = heft__frame_view(e->m, &temp, order, n, e->rule->kernel_pos, &dst);
     }
@@ -178,7 +180,7 @@ static heft_status_t settle_kernel(emitter_t *e)
     return status;
 }
 
-static heft_status_t pad(emitter_t *e, const heft__refine_t *refine)
+static heft_status_t pad(heft__emitter_t *e, const heft__refine_t *refine)
 {
     int64_t extent = e->m->extent[refine->id];
     int64_t padded = e->m->slots[refine->size_slot];
@@ -201,13 +203,13 @@ static heft_status_t pad(emitter_t *e, const heft__refine_t *refine)
     }
     e->m->extent[refine->id] = padded;
     if (status == HEFT_OK) {
-        status = make_temp(e, from->order, from->n, from->dtype, &temp);
+        status = heft__emit_temp(e, from->order, from->n, from->dtype, &temp);
     }
     e->m->extent[refine->id] = extent;
     if (status == HEFT_OK) {
         status = heft__frame_view(e->m, &temp, from->order, from->n, refine->pos, &dst);
     }
-    if (status == HEFT_OK && has_elements(&dst)) {
+    if (status == HEFT_OK && heft__emit_has_elements(&dst)) {
         status = heft_tape_copy(e->c->tape, &dst, &src, e->rule->note, e->c->err);
     }
     if (status != HEFT_OK) {
@@ -217,7 +219,7 @@ static heft_status_t pad(emitter_t *e, const heft__refine_t *refine)
     zeros.offset = extent * temp.stride[refine->id];
     e->m->extent[refine->id] = padded - extent;
     status = heft__frame_view(e->m, &zeros, from->order, from->n, refine->pos, &dst);
-    if (status == HEFT_OK && has_elements(&dst)) {
+    if (status == HEFT_OK && heft__emit_has_elements(&dst)) {
         status = heft_tape_fill(e->c->tape, &dst, 0, e->rule->note, e->c->err);
     }
     e->m->extent[refine->id] = padded;
@@ -225,7 +227,7 @@ static heft_status_t pad(emitter_t *e, const heft__refine_t *refine)
     return status;
 }
 
-static heft_status_t refine_all(emitter_t *e)
+static heft_status_t refine_all(heft__emitter_t *e)
 {
     heft_status_t status = HEFT_OK;
     for (const heft__refine_t *at = e->rule->refines; at != NULL && status == HEFT_OK;
@@ -243,7 +245,7 @@ static heft_status_t refine_all(emitter_t *e)
 /* ---- targets ---- */
 
 /* Back from storage units: the last dimension counts elements. */
-static heft_shape_t logical_shape(const heft_shape_t *storage, heft_dtype_t dtype)
+heft_shape_t heft__emit_shape(const heft_shape_t *storage, heft_dtype_t dtype)
 {
     heft_shape_t shape = *storage;
     uint32_t bits = heft_dtype_get_bits(dtype);
@@ -254,11 +256,11 @@ static heft_shape_t logical_shape(const heft_shape_t *storage, heft_dtype_t dtyp
 }
 
 /* One target name: its views are those given, moved to the current axis indices. */
-static heft_status_t emit_name(emitter_t *e, const heft__rule_target_t *target,
+static heft_status_t emit_name(heft__emitter_t *e, const heft__rule_target_t *target,
                                const heft__place_t *place, heft_view_t dst, const heft_view_t *srcs)
 {
     heft__compile_t *c = e->c;
-    heft_shape_t shape = logical_shape(&place->shape, e->dtype);
+    heft_shape_t shape = heft__emit_shape(&place->shape, e->dtype);
     heft_view_t moved[HEFT__MAX_PARTS];
     heft_status_t status = heft__make_name(c, &target->template);
     if (status == HEFT_OK) {
@@ -277,7 +279,8 @@ static heft_status_t emit_name(emitter_t *e, const heft__rule_target_t *target,
     return write(e, &dst, moved);
 }
 
-static heft_status_t count_names(emitter_t *e, const heft__rule_target_t *target, int64_t *n_out)
+heft_status_t heft__emit_count_names(heft__emitter_t *e, const heft__rule_target_t *target,
+                                     int64_t *n_out)
 {
     int64_t n = 1;
     for (uint32_t k = 0; k < target->template.n_axes; k++) {
@@ -297,8 +300,14 @@ static heft_status_t count_names(emitter_t *e, const heft__rule_target_t *target
     return HEFT_OK;
 }
 
-/* The next combination of the indices of the axes in the name; the last axis runs fastest. */
-static void step_indices(emitter_t *e, const heft__rule_target_t *target)
+void heft__emit_first_name(heft__emitter_t *e, const heft__rule_target_t *target)
+{
+    for (uint32_t k = 0; k < target->template.n_axes; k++) {
+        e->c->axis_index[target->template.axes[k]] = 0;
+    }
+}
+
+void heft__emit_next_name(heft__emitter_t *e, const heft__rule_target_t *target)
 {
     for (uint32_t k = target->template.n_axes; k > 0; k--) {
         int32_t id = target->template.axes[k - 1];
@@ -309,7 +318,7 @@ static void step_indices(emitter_t *e, const heft__rule_target_t *target)
     }
 }
 
-static heft_status_t emit_target(emitter_t *e, const heft__rule_target_t *target)
+static heft_status_t emit_target(heft__emitter_t *e, const heft__rule_target_t *target)
 {
     heft__place_t place;
     heft_view_t dst = { 0 };
@@ -317,7 +326,7 @@ static heft_status_t emit_target(emitter_t *e, const heft__rule_target_t *target
     int64_t n_names = 0;
     heft_status_t status = heft__place_init(e->m, target, &place);
     if (status == HEFT_OK) {
-        status = count_names(e, target, &n_names);
+        status = heft__emit_count_names(e, target, &n_names);
     }
     const int32_t *order = place.frame.order;
     if (status == HEFT_OK) {
@@ -327,17 +336,15 @@ static heft_status_t emit_target(emitter_t *e, const heft__rule_target_t *target
         status =
             heft__frame_view(e->m, &e->frames[i], order, place.frame.n, target->axes.pos, &srcs[i]);
     }
-    for (uint32_t k = 0; k < target->template.n_axes; k++) {
-        e->c->axis_index[target->template.axes[k]] = 0;
-    }
+    heft__emit_first_name(e, target);
     for (int64_t i = 0; i < n_names && status == HEFT_OK; i++) {
         status = emit_name(e, target, &place, dst, srcs);
-        step_indices(e, target);
+        heft__emit_next_name(e, target);
     }
     return status;
 }
 
-static heft_status_t init_kernel(emitter_t *e, heft__name_t *const *sources)
+static heft_status_t init_kernel(heft__emitter_t *e, heft__name_t *const *sources)
 {
     heft__compile_t *c = e->c;
     e->dtype = heft__policy_dtype(c, sources[0]);
@@ -345,10 +352,10 @@ static heft_status_t init_kernel(emitter_t *e, heft__name_t *const *sources)
         return HEFT_OK;
     }
     e->kernel = heft__kernel_find(e->rule->kernel);
-    if (e->kernel->code == HEFT_OP_CAST) {
+    if (e->kernel->code == HEFT_OP_CAST || e->kernel->form != HEFT__FORM_MAP) {
         e->dtype = e->rule->kernel_dtype;
     }
-    if (e->rule->n_args == 0) {
+    if (e->rule->n_args == 0 || e->kernel->form != HEFT__FORM_MAP) {
         return HEFT_OK;
     }
     heft_status_t status = heft__eval_real(&c->env, e->rule->args[0], &e->imm, c->err);
@@ -358,18 +365,39 @@ static heft_status_t init_kernel(emitter_t *e, heft__name_t *const *sources)
     return status;
 }
 
+/* Sources to frames; kernels that make one tensor of blocks and scales run here. */
+static heft_status_t read_sources(heft__emitter_t *e, heft__name_t *const *sources)
+{
+    heft__form_t form = e->kernel != NULL ? e->kernel->form : HEFT__FORM_MAP;
+    heft_status_t status = form == HEFT__FORM_DEQUANTISE ? heft__emit_scaled_frames(e, sources)
+                                                         : init_frames(e, sources);
+    if (status == HEFT_OK && form == HEFT__FORM_DEQUANTISE) {
+        status = heft__emit_dequantised(e);
+    } else if (status == HEFT_OK && form == HEFT__FORM_UNPACK) {
+        status = heft__emit_unpacked(e);
+    }
+    return status;
+}
+
 heft_status_t heft__emit(heft__compile_t *c, heft__match_t *m, heft__name_t *const *sources)
 {
-    emitter_t e = { .c = c, .m = m, .rule = m->rule, .n_frames = m->rule->n_sources };
+    heft__emitter_t e = { .c = c, .m = m, .rule = m->rule, .n_frames = m->rule->n_sources };
     heft_status_t status = init_kernel(&e, sources);
+    bool is_quantise = e.kernel != NULL && e.kernel->form == HEFT__FORM_QUANTISE;
     if (status == HEFT_OK) {
         status = heft__match_begin(m);
     }
     if (status == HEFT_OK) {
-        status = init_frames(&e, sources);
+        status = read_sources(&e, sources);
+    }
+    if (is_quantise) {
+        e.kernel = NULL; /* it runs last: padding is part of what it reads */
     }
     if (status == HEFT_OK) {
         status = refine_all(&e);
+    }
+    if (is_quantise) {
+        return status == HEFT_OK ? heft__emit_quantised(&e) : status;
     }
     for (uint32_t i = 0; i < e.rule->n_targets && status == HEFT_OK; i++) {
         status = emit_target(&e, &e.rule->targets[i]);

@@ -8,9 +8,15 @@
 #include <string.h>
 
 static const heft__kernel_t kernels[] = {
-    { "cast", HEFT_OP_CAST, 0, 1 },       { "scale", HEFT_OP_MUL_IMM, 1, 1 },
-    { "add", HEFT_OP_ADD_IMM, 1, 1 },     { "divide", HEFT_OP_DIV_IMM, 1, 1 },
-    { "neg_exp", HEFT_OP_NEG_EXP, 0, 1 }, { "mul", HEFT_OP_MUL, 0, 2 },
+    { .name = "cast", .code = HEFT_OP_CAST, .n_sources = 1 },
+    { .name = "scale", .code = HEFT_OP_MUL_IMM, .n_args = 1, .n_sources = 1 },
+    { .name = "add", .code = HEFT_OP_ADD_IMM, .n_args = 1, .n_sources = 1 },
+    { .name = "divide", .code = HEFT_OP_DIV_IMM, .n_args = 1, .n_sources = 1 },
+    { .name = "neg_exp", .code = HEFT_OP_NEG_EXP, .n_sources = 1 },
+    { .name = "mul", .code = HEFT_OP_MUL, .n_sources = 2 },
+    { .name = "fp8_quantise", .n_sources = 1, .form = HEFT__FORM_QUANTISE },
+    { .name = "dequantise", .n_sources = 2, .form = HEFT__FORM_DEQUANTISE },
+    { .name = "mxfp4_unpack", .n_sources = 2, .form = HEFT__FORM_UNPACK },
 };
 
 const heft__kernel_t *heft__kernel_find(const char *name)

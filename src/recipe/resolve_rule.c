@@ -325,10 +325,47 @@ static heft_status_t resolve_refine(resolver_t *r, heft__refine_t *refine)
     return add_slot(r, refine->size, &refine->size_slot);
 }
 
+/* Scales that the rule's kernel makes. */
+static bool is_scale(const heft__rule_t *rule, const heft__rule_target_t *target)
+{
+    const heft__kernel_t *kernel = rule->kernel != NULL ? heft__kernel_find(rule->kernel) : NULL;
+    return kernel != NULL && kernel->form == HEFT__FORM_QUANTISE && target == &rule->targets[1];
+}
+
+/* Axes of scales are axes of the source, or in the name as they are in that of the codes. An axis
+ * that is missing is a block as a whole. */
+static heft_status_t check_scale_use(resolver_t *r, const heft__rule_target_t *target)
+{
+    const heft__rule_t *rule = r->rule;
+    uint32_t named[2] = { 0, 0 };
+    for (uint32_t t = 0; t < 2; t++) {
+        const heft__template_t *name = &rule->targets[t].template;
+        for (uint32_t i = 0; i < name->n_axes; i++) {
+            named[t] |= 1u << name->axes[i];
+        }
+    }
+    if (named[0] != named[1]) {
+        return FAIL(r, target->template.pos,
+                    "the names of codes and scales must have the same axes in them");
+    }
+    for (uint32_t id = 0; id < rule->n_axes; id++) {
+        bool in_axes = (r->seen >> id & 1u) != 0;
+        bool is_live = rule->axis_is_source[id] && !rule->axis_is_refined[id];
+        if (in_axes && (!is_live || (named[0] >> id & 1u) != 0)) {
+            return FAIL(r, target->axes.pos, "axis `%s` of the scales is no axis of the codes",
+                        rule->axes[id]);
+        }
+    }
+    return HEFT_OK;
+}
+
 /* Every live axis of the source is in the target or in its name, never in both. */
 static heft_status_t check_use(resolver_t *r, const heft__rule_target_t *target)
 {
     const heft__rule_t *rule = r->rule;
+    if (is_scale(rule, target)) {
+        return check_scale_use(r, target);
+    }
     uint32_t named = 0;
     for (uint32_t i = 0; i < target->template.n_axes; i++) {
         named |= 1u << target->template.axes[i];
@@ -393,6 +430,25 @@ static heft_status_t resolve_targets(resolver_t *r)
     return HEFT_OK;
 }
 
+/* What comes out of a kernel of blocks: codes have one dtype, and two more tell how scales are
+ * kept. */
+static heft_status_t check_form_dtype(resolver_t *r)
+{
+    const heft__rule_t *rule = r->rule;
+    heft__form_t form = heft__kernel_find(rule->kernel)->form;
+    heft_dtype_t dtype = rule->kernel_dtype;
+    bool is_float = dtype == HEFT_DTYPE_F32 || dtype == HEFT_DTYPE_BF16;
+    bool ok = form == HEFT__FORM_QUANTISE     ? dtype == HEFT_DTYPE_F8_E4M3
+              : form == HEFT__FORM_DEQUANTISE ? is_float || dtype == HEFT_DTYPE_F16
+                                              : is_float;
+    return ok ? HEFT_OK
+              : FAIL(r, rule->kernel_pos, "kernel %s makes %s, not %s", rule->kernel,
+                     form == HEFT__FORM_QUANTISE     ? "f8_e4m3"
+                     : form == HEFT__FORM_DEQUANTISE ? "f32, bf16 or f16"
+                                                     : "f32 or bf16",
+                     heft_dtype_get_name(dtype));
+}
+
 static heft_status_t check_kernel_dtype(resolver_t *r)
 {
     const heft__rule_t *rule = r->rule;
@@ -400,6 +456,9 @@ static heft_status_t check_kernel_dtype(resolver_t *r)
     if (dtype == HEFT_DTYPE_NONE) {
         return FAIL(r, rule->kernel_pos, "kernel %s needs its dtype: `by %s(...) in f32`",
                     rule->kernel, rule->kernel);
+    }
+    if (heft__kernel_find(rule->kernel)->form != HEFT__FORM_MAP) {
+        return check_form_dtype(r);
     }
     bool is_arithmetic = dtype == HEFT_DTYPE_F16 || dtype == HEFT_DTYPE_BF16 ||
                          dtype == HEFT_DTYPE_F32 || dtype == HEFT_DTYPE_F64;
@@ -427,10 +486,17 @@ static heft_status_t resolve_kernel(resolver_t *r)
         heft__kernel_list(known, sizeof known);
         return FAIL(r, rule->kernel_pos, "no kernel \"%s\": there are %s", rule->kernel, known);
     }
-    if (rule->n_args != kernel->n_args || rule->n_sources != kernel->n_sources) {
+    bool has_blocks = kernel->form == HEFT__FORM_QUANTISE || kernel->form == HEFT__FORM_DEQUANTISE;
+    uint32_t n_args = has_blocks ? rule->n_args : kernel->n_args; /* counted against axes later */
+    if (kernel->form == HEFT__FORM_QUANTISE && rule->n_targets != 2) {
+        return FAIL(r, rule->kernel_pos,
+                    "kernel %s writes two targets, codes and scales; there %s %u", rule->kernel,
+                    rule->n_targets == 1 ? "is" : "are", (unsigned)rule->n_targets);
+    }
+    if (rule->n_args != n_args || rule->n_sources != kernel->n_sources) {
         return FAIL(r, rule->kernel_pos,
                     "kernel %s takes %u arguments and %u sources; there are %u and %u",
-                    rule->kernel, (unsigned)kernel->n_args, (unsigned)kernel->n_sources,
+                    rule->kernel, (unsigned)n_args, (unsigned)kernel->n_sources,
                     (unsigned)rule->n_args, (unsigned)rule->n_sources);
     }
     bool per_match = false;

@@ -496,11 +496,19 @@ const char *heft__resolve_taken(const heft_recipe_t *recipe, const heft__rule_t 
 
 /* ---- kernels ---- */
 
+typedef enum heft__form {
+    HEFT__FORM_MAP = 0,  /* element by element */
+    HEFT__FORM_QUANTISE, /* to codes and scales; arguments are the extents of a block, and a rule */
+    HEFT__FORM_DEQUANTISE, /* from codes and scales, the same arguments */
+    HEFT__FORM_UNPACK      /* mxfp4 blocks and scales */
+} heft__form_t;
+
 typedef struct heft__kernel {
     const char *name;
-    uint8_t code; /* heft_op_code_t */
+    uint8_t code; /* heft_op_code_t, of a map */
     uint8_t n_args;
     uint8_t n_sources;
+    heft__form_t form;
 } heft__kernel_t;
 
 const heft__kernel_t *heft__kernel_find(const char *name); /* NULL: unknown */

@@ -5,6 +5,7 @@ set(recipe_tests
   docs
   functions
   issues
+  known
   language
   lists
   memory
@@ -17,7 +18,7 @@ set(recipe_tests
 )
 foreach(name ${recipe_tests})
   set(name test_recipe_${name})
-  heft_add_test(${name} SOURCES unit/${name}.c unit/recipe_bench.c LIBS PkgConfig::JANSSON LABELS unit)
+  heft_add_test(${name} SOURCES unit/${name}.c unit/recipe_bench.c support/ref_known.c LIBS PkgConfig::JANSSON LABELS unit)
   target_include_directories(${name} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}/unit")
 endforeach()
 heft_add_test(test_cache_map SOURCES unit/test_cache_map.c LABELS unit)
