@@ -11,8 +11,9 @@
 #include "exec/exec_impl.h"
 
 #define CHUNK_BYTES (INT64_C(1) << 20)
-#define MAX_BLOCK_BYTES (INT64_C(4) << 20) /* rows of blocks up to here are kept in memory whole \
-                                            */
+#define MAX_BLOCK_BYTES                                                      \
+    (INT64_C(4) << 20) /* rows of blocks up to here are kept in memory whole \
+                        */
 
 /* ---- collecting ---- */
 

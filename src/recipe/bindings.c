@@ -324,6 +324,20 @@ static json_t *encode_value(const heft__binding_t *binding)
     return json_string(text);
 }
 
+/* One line, owned by the caller (heft__free); NULL without memory for *n_out bytes. */
+static char *dump(const json_t *value, size_t *n_out)
+{
+    const size_t flags = JSON_SORT_KEYS | JSON_COMPACT | JSON_REAL_PRECISION(17);
+    const size_t n = json_dumpb(value, NULL, 0, flags);
+    char *text = n > 0 ? heft__malloc(n + 1) : NULL;
+    if (text != NULL) {
+        (void)json_dumpb(value, text, n, flags);
+        text[n] = '\0';
+    }
+    *n_out = n;
+    return text;
+}
+
 heft_status_t heft_bindings_encode(const heft_bindings_t *bindings, char **text_out,
                                    heft_error_t *err)
 {
@@ -342,13 +356,8 @@ heft_status_t heft_bindings_encode(const heft_bindings_t *bindings, char **text_
     if (ok && bindings->env != NULL) {
         ok = json_object_set(root, "env", bindings->env) == 0;
     }
-    size_t flags = JSON_SORT_KEYS | JSON_COMPACT | JSON_REAL_PRECISION(17);
-    size_t n = ok ? json_dumpb(root, NULL, 0, flags) : 0;
-    char *text = n > 0 ? heft__malloc(n + 1) : NULL;
-    if (text != NULL) {
-        (void)json_dumpb(root, text, n, flags);
-        text[n] = '\0';
-    }
+    size_t n = 0;
+    char *text = ok ? dump(root, &n) : NULL;
     json_decref(lets);
     json_decref(root);
     if (text == NULL) {
@@ -361,11 +370,12 @@ heft_status_t heft_bindings_encode(const heft_bindings_t *bindings, char **text_
 static heft_status_t decode_list(heft_bindings_t *bindings, const char *name, const json_t *value,
                                  heft_error_t *err)
 {
-    char *text = json_dumps(value, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
+    size_t n;
+    char *text = dump(value, &n);
     heft_error_t inner = HEFT_ERROR_INIT;
-    heft_status_t status = text == NULL ? heft__error_nomem(&inner, 0)
+    heft_status_t status = text == NULL ? heft__error_nomem(&inner, n)
                                         : heft_bindings_set(bindings, name, text, &inner);
-    free(text);
+    heft__free(text);
     if (status == HEFT_ERR_ARGUMENT) {
         return heft__error_set(err, HEFT_ERR_FORMAT, "bindings: %s", inner.message);
     }

@@ -307,11 +307,11 @@ static void restart_in_preparing_with_a_silent_source_aborts(void **state)
     heft__round_config_t config = t->round.config;
     heft__round_init(&t->round, &config, t->members, N, 4, 12);
     for (uint32_t i = 0; i < 3; i++) {
-        t->members[i] = (heft__round_member_t){ .used = true,
-                                                .in_round = true,
-                                                .moves = i > 0,
-                                                .role = i > 0 ? HEFT__ROLE_DESTINATION
-                                                              : HEFT__ROLE_SOURCE };
+        t->members[i] =
+            (heft__round_member_t){ .used = true,
+                                    .in_round = true,
+                                    .moves = i > 0,
+                                    .role = i > 0 ? HEFT__ROLE_DESTINATION : HEFT__ROLE_SOURCE };
     }
     t->round.id = id;
     t->round.version = 8;
@@ -327,8 +327,9 @@ static void restart_in_preparing_with_a_silent_source_aborts(void **state)
     for (int k = 0; k < 2 && t->round.state == HEFT__ROUND_STOPPING; k++) {
         t->now += 31 * S;
         for (uint32_t i = 1; i < 3; i++) {
-            ok(t, i, t->members[i].target == HEFT__PHASE_ABORT ? HEFT__PHASE_ABORT
-                                                               : HEFT__PHASE_PREFLIGHT,
+            ok(t, i,
+               t->members[i].target == HEFT__PHASE_ABORT ? HEFT__PHASE_ABORT
+                                                         : HEFT__PHASE_PREFLIGHT,
                HEFT__STATE_IDLE);
         }
         heft__round_tick(&t->round, t->now);
