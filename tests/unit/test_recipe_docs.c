@@ -37,6 +37,17 @@ static char *word_after(char *line, const char *word)
     return line + n + strspn(line + n, " ");
 }
 
+/* Of a parameter; pages say values, not dtypes, but for codes they could not be f32. */
+static heft_dtype_t out_dtype(const rb_t *b, const char *name)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_buffer_info_t info;
+    uint32_t id;
+    EXPECT_STATUS(heft_tape_find_buffer(b->tape, HEFT_BUFFER_PARAM, name, &id, &err), HEFT_OK);
+    EXPECT_STATUS(heft_tape_query_buffer(b->tape, id, &info, &err), HEFT_OK);
+    return info.dtype == HEFT_DTYPE_F8_E4M3 ? HEFT_DTYPE_F8_E4M3 : HEFT_DTYPE_F32;
+}
+
 /* Sources and bindings, then the run, then what must come out. Returns how many `# out` there were.
  */
 static int run_block(rb_t *b, block_t *block)
@@ -71,7 +82,7 @@ static int run_block(rb_t *b, block_t *block)
         char *out = word_after(block->lines[i], "out ");
         if (out != NULL) {
             split(out, &name, &shape, &values);
-            rb_expect(b, name, HEFT_DTYPE_F32, shape, values);
+            rb_expect(b, name, out_dtype(b, name), shape, values);
             n_out++;
         }
     }
