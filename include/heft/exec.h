@@ -69,6 +69,12 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_exec_run(heft_exec_t *exec, const vo
  * pass, memory speed. */
 HEFT_API uint64_t heft_digest(const void *data, int64_t n_bytes);
 
+/* Source i (its place in the source's manifest) will not be read again: drop the reference, free
+ * the memory. Called from the calling thread, once for each tensor, ignored ones included. */
+typedef void (*heft_release_t)(void *arg, uint32_t i);
+/* Group `group` of the plan begins; param is the name of its first parameter. */
+typedef void (*heft_group_begin_t)(void *arg, uint32_t group, uint32_t n_groups, const char *param);
+
 typedef struct heft_convert_opts {
     size_t size;
     int64_t max_shard_bytes;  /* 0: 5 GB */
@@ -82,7 +88,19 @@ typedef struct heft_convert_opts {
     const heft_exception_t *exceptions;
     uint32_t n_exceptions;
     uint32_t reserved_2; /* 0 */
+    /* Bound on memory beyond the plan: half for pages of files in the process, half for output that
+     * is not on disk yet. 0: 1 GiB; at least HEFT_CONVERT_MIN_MEMORY_BYTES. */
+    int64_t memory_bytes;
+    heft_release_t release; /* NULL: nobody to tell */
+    void *release_arg;
+    /* 1: finish each group (bytes on disk) before the next; a failure names the group's first
+     * parameter */
+    uint8_t one_by_one;
+    uint8_t reserved_3[7];
+    heft_group_begin_t group_begin; /* NULL: none; called with one_by_one only */
+    void *group_begin_arg;
 } heft_convert_opts_t;
+#define HEFT_CONVERT_MIN_MEMORY_BYTES 1000000
 #define HEFT_CONVERT_OPTS_INIT              \
     {                                       \
         .size = sizeof(heft_convert_opts_t) \
@@ -90,20 +108,30 @@ typedef struct heft_convert_opts {
 
 /**
  * Convert a checkpoint, group by group: writes one checkpoint folder for each rank of the plan
- * ("dir" itself when the plan has one rank, else dir/rank-0, dir/rank-1, ...). Peak memory beyond
- * page cache is bounded by one group. Parameters that no piece writes are left out. Tensors only:
- * other files of a model are the caller's. Nothing is left under a final name on failure.
- * HEFT_ERR_EXISTS: a rank's folder is not empty, or dir holds a checkpoint. HEFT_ERR_NAME,
- * HEFT_ERR_SHAPE: the source lacks a tensor of the plan, or holds one that the plan does not know,
- * or another one of that name. HEFT_ERR_UNSUPPORTED names a parameter that only the engine's loader
- * can write. HEFT_ERR_MISMATCH: a check of the plan, as in heft_exec_run. HEFT_ERR_IO,
- * HEFT_ERR_NOSPACE, HEFT_ERR_CANCELED.
+ * ("dir" itself when the plan has one rank, else dir/rank-0, dir/rank-1, ...). Memory is bounded by
+ * opts, whatever the size of the checkpoint (docs/internals/exec.md). Parameters that no piece
+ * writes are left out. Tensors only: other files of a model are the caller's. Nothing is left under
+ * a final name on failure. HEFT_ERR_EXISTS: a rank's folder is not empty, or dir holds a
+ * checkpoint. HEFT_ERR_NAME, HEFT_ERR_SHAPE: the source lacks a tensor of the plan, or holds one
+ * that the plan does not know, or another one of that name. HEFT_ERR_UNSUPPORTED names a parameter
+ * that only the engine's loader can write. HEFT_ERR_MISMATCH: a check of the plan, as in
+ * heft_exec_run. HEFT_ERR_IO, HEFT_ERR_NOSPACE, HEFT_ERR_CANCELED.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_convert(const heft_plan_t *plan,
                                                     const heft_checkpoint_t *source,
                                                     const char *dir,
                                                     const heft_convert_opts_t *opts,
                                                     heft_error_t *err);
+
+/**
+ * The same from tensors in memory: data[i] is tensor i of the finished manifest `source`,
+ * contiguous; borrowed until return, or until opts release it (then never looked at again). On
+ * failure what was not released yet is still the caller's. HEFT_ERR_ARGUMENT names a tensor that
+ * the plan reads and that is NULL.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_convert_tensors(
+    const heft_plan_t *plan, const heft_manifest_t *source, const void *const *data,
+    const char *dir, const heft_convert_opts_t *opts, heft_error_t *err);
 
 /**
  * Run a plan of copies backwards: from the checkpoints of all its ranks to the source checkpoint.

@@ -9,6 +9,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 enum { HEADER_BYTES = 16 };
 
@@ -152,4 +155,11 @@ bool heft__grow(void **items, size_t *cap, size_t need, size_t item_bytes)
     *items = grown;
     *cap = next;
     return true;
+}
+
+void heft__alloc_trim(void)
+{
+#ifdef __GLIBC__
+    (void)malloc_trim(0);
+#endif
 }

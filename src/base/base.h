@@ -120,6 +120,9 @@ char *heft__strndup(const char *text, size_t n);
  * item_bytes > 0. */
 bool heft__grow(void **items, size_t *cap, size_t need, size_t item_bytes);
 
+/* Give free heap pages back to the system, where the C library can. */
+void heft__alloc_trim(void);
+
 /* Test seam: the k-th allocation from now (0 = the next) returns NULL, once; a negative k turns it
  * off. Per thread. */
 void heft__alloc_fail_at(long k);

@@ -6,11 +6,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void print_group(void *arg, uint32_t group, uint32_t n_groups, const char *param)
+{
+    (void)arg;
+    (void)fprintf(stderr, "heft convert: group %u of %u: %s\n", group, n_groups, param);
+}
+
 static heft_convert_opts_t options_of(const cli_args_t *args, cli_progress_t *progress)
 {
     heft_convert_opts_t opts = HEFT_CONVERT_OPTS_INIT;
     opts.max_shard_bytes = cli_number(args, "max-shard-bytes", 0);
     opts.n_threads = (uint32_t)cli_number(args, "threads", 0);
+    opts.memory_bytes = cli_number(args, "memory", 0);
+    opts.one_by_one = cli_has(args, "one-by-one");
+    opts.group_begin = print_group;
     opts.progress = cli_progress_tick;
     opts.progress_arg = progress;
     return opts;
@@ -170,6 +179,9 @@ static int run(const cli_args_t *args)
     if (is_reverse != cli_has(args, "like")) {
         return cli_fail(args, CLI_USAGE, "--reverse and --like go together");
     }
+    if (is_reverse && cli_has(args, "one-by-one")) {
+        return cli_fail(args, CLI_USAGE, "--one-by-one cannot be given with --reverse");
+    }
     if (is_reverse && cli_has(args, "rank")) {
         return cli_fail(args, CLI_USAGE, "--reverse needs all ranks: --rank cannot be given");
     }
@@ -215,6 +227,18 @@ static const cli_option_t options[] = {
       .min = 1,
       .max = INT64_MAX,
       .help = "Largest shard; a larger tensor gets one of its own. Default: 5G." },
+    { .name = "memory",
+      .value = "N",
+      .kind = CLI_BYTES,
+      .min = HEFT_CONVERT_MIN_MEMORY_BYTES,
+      .max = INT64_MAX,
+      .help =
+          "Bound on memory: half for pages of files in the process, half for output that is not "
+          "on disk yet. The plan comes on top. At least 1M. Default: 1 GiB." },
+    { .name = "one-by-one",
+      .kind = CLI_FLAG,
+      .help = "Finish each group of parameters, bytes on disk, before the next one, and print its "
+              "name when it begins, so that a failure names its parameter. Slow." },
     CLI_OPT_THREADS,
     CLI_OPT_JSON,
 };
@@ -227,7 +251,8 @@ const cli_command_t cli_cmd_convert = {
         "rank. Files get their final names only when everything is on disk, the index last; after "
         "a "
         "failure or an interrupt nothing is left. Space is reserved first, so that a full disk is "
-        "found before the work. config.json is not copied.\n\n"
+        "found before the work. config.json is not copied. Memory does not grow with the "
+        "checkpoint: see --memory.\n\n"
         "With --reverse one checkpoint is written, with the names and shapes of --like; the "
         "config.json beside --like is used. A tensor of --like that the recipe ignores is nowhere "
         "on the engine's side: it is left out, and a note on standard error names it.\n\n"

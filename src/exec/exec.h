@@ -120,6 +120,18 @@ heft_status_t heft__exec_build_pieces(const heft_plan_t *plan, const heft_exec_t
                                       uint32_t param, const heft_piece_t *pieces, uint64_t n_pieces,
                                       heft__pool_t *pool, heft__progress_t *progress,
                                       heft_exec_t **exec_out, heft_error_t *err);
+/* A bound on the pages that a run over mapped files touches between two calls of `between`, which
+ * drops them. One unit of work is always done at once. */
+typedef struct heft__window {
+    int64_t max_bytes;
+    heft_status_t (*between)(void *arg, heft_error_t *err);
+    void *arg;
+} heft__window_t;
+
+/* *fits_out: false where one unit alone touches more than that. */
+heft_status_t heft__exec_set_window(heft_exec_t *exec, const heft__window_t *window, bool *fits_out,
+                                    heft_error_t *err);
+
 /* Destination bytes of one run, constants included. */
 int64_t heft__exec_get_n_bytes(const heft_exec_t *exec);
 
@@ -144,11 +156,11 @@ heft_status_t heft__checks_run(heft__checks_t *checks, heft__pool_t *pool, heft_
 
 #define HEFT__NO_TENSOR UINT32_MAX
 
-/* index_out[s]: the tensor of source s in the checkpoint, for each source that a piece or check of
+/* index_out[s]: the tensor of source s in the manifest, for each source that a piece or check of
  * ranks [first, first + n) reads, else HEFT__NO_TENSOR. A tensor that is no source of the plan
  * is an error. HEFT_ERR_NAME, HEFT_ERR_SHAPE. */
 heft_status_t heft__match_sources(const heft_plan_t *plan, uint32_t first_rank_index,
-                                  uint32_t n_ranks, const heft_checkpoint_t *checkpoint,
+                                  uint32_t n_ranks, const heft_manifest_t *manifest,
                                   uint32_t *index_out, heft_error_t *err);
 /* The same for the parameters of one rank. Parameters that nothing writes may be missing; a tensor
  * that is no parameter is an error. */

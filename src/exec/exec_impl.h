@@ -27,6 +27,7 @@ typedef struct heft__batch {
     size_t job_end;
     int64_t bytes;
     uint64_t unit_begin;
+    int64_t part_cost; /* bytes of pages that any one part touches; with a window only */
     uint32_t n_parts;
 } heft__batch_t;
 
@@ -105,6 +106,8 @@ struct heft_exec {
     size_t n_acc;
     uint64_t *scratch; /* n_threads times max_batch_jobs */
     size_t max_batch_jobs;
+    heft__window_t window; /* between is NULL: none */
+    uint64_t unit_end;     /* of the window at hand */
     _Atomic uint64_t next_unit;
     _Atomic int64_t done_bytes;
     atomic_bool cancel;
@@ -133,5 +136,9 @@ bool heft__known_layout(const heft__known_job_t *job, heft__known_layout_t *layo
 /* Run unit `unit` in the memory of this thread; *bytes_out are the bytes written. */
 heft_status_t heft__known_run_unit(heft_exec_t *exec, uint64_t unit, uint32_t thread,
                                    int64_t *bytes_out, heft_error_t *err);
+/* The batch of a unit, counted behind those of known kernels. */
+const heft__batch_t *heft__exec_find_batch(const heft_exec_t *exec, uint64_t unit);
+/* Where the window that begins with this unit (of all) ends. */
+uint64_t heft__exec_window_end(const heft_exec_t *exec, uint64_t begin);
 
 #endif

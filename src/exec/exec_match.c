@@ -245,7 +245,7 @@ static heft_status_t refuse_unknown(const heft_plan_t *plan, uint32_t n_sources,
 }
 
 heft_status_t heft__match_sources(const heft_plan_t *plan, uint32_t first_rank_index,
-                                  uint32_t n_ranks, const heft_checkpoint_t *checkpoint,
+                                  uint32_t n_ranks, const heft_manifest_t *manifest,
                                   uint32_t *index_out, heft_error_t *err)
 {
     heft_plan_info_t info;
@@ -255,7 +255,6 @@ heft_status_t heft__match_sources(const heft_plan_t *plan, uint32_t first_rank_i
         return heft__error_nomem(err, info.n_sources);
     }
     mark_used(plan, first_rank_index, n_ranks, used);
-    const heft_manifest_t *manifest = heft_checkpoint_get_manifest(checkpoint);
     missing_t missing = { .what = "source tensor" };
     heft_status_t status = HEFT_OK;
     for (uint32_t s = 0; status == HEFT_OK && s < info.n_sources; s++) {

@@ -33,12 +33,28 @@ heft_status_t heft__convert_opts_load(const heft_convert_opts_t *opts, heft_conv
         status = heft__opts_check_reserved(&out->reserved_2, sizeof out->reserved_2,
                                            "heft_convert_opts_t", err);
     }
+    if (status == HEFT_OK) {
+        status = heft__opts_check_reserved(out->reserved_3, sizeof out->reserved_3,
+                                           "heft_convert_opts_t", err);
+    }
     if (status != HEFT_OK) {
         return status;
     }
     if (out->reverse > 1) {
         return heft__error_set(err, HEFT_ERR_ARGUMENT,
                                "heft_convert_opts_t: reverse is %u, not 0 or 1", out->reverse);
+    }
+    if (out->one_by_one > 1) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "heft_convert_opts_t: one_by_one is %u, not 0 or 1",
+                               out->one_by_one);
+    }
+    if (out->memory_bytes == 0) {
+        out->memory_bytes = INT64_C(1) << 30;
+    }
+    if (out->memory_bytes < HEFT_CONVERT_MIN_MEMORY_BYTES) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "memory of %lld bytes: at least %d",
+                               (long long)out->memory_bytes, HEFT_CONVERT_MIN_MEMORY_BYTES);
     }
     if (out->max_shard_bytes < 0) {
         return heft__error_set(err, HEFT_ERR_ARGUMENT,

@@ -12,6 +12,7 @@
  * views that read an element twice) goes element by element.
  */
 #include "exec/exec.h"
+#include "format/format.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -41,6 +42,10 @@ typedef struct reversal {
     link_t *links;           /* by source, then rank, piece or check, (parameter, offset) */
     size_t *first_link;      /* n_sources + 1 */
     heft__elems_t written;
+    int64_t touched_bytes;  /* of pages since they were last dropped */
+    uint32_t writing;       /* tensor at hand in the checkpoint written, or LEFT_OUT */
+    uint32_t first_unsaved; /* sources from here on may not be on disk yet */
+    int64_t unsaved_bytes;
 } reversal_t;
 
 /* One source tensor while it is written. */
@@ -275,7 +280,16 @@ static heft_status_t piece_done(reversal_t *r, uint32_t rank_index, const heft_p
     if (--r->n_left[i] == 0) {
         heft_checkpoint_release(r->ranks[rank_index], r->param_tensor[i]);
     }
-    r->progress.done += heft__piece_count(piece) * (int64_t)elem_bytes;
+    int64_t n_bytes = heft__piece_count(piece) * (int64_t)elem_bytes;
+    r->touched_bytes += 2 * n_bytes;
+    if (r->touched_bytes > r->opts.memory_bytes / 2) {
+        r->touched_bytes = 0;
+        heft_checkpoint_release(r->ranks[rank_index], r->param_tensor[i]);
+        if (r->writing != LEFT_OUT) {
+            heft__checkpoint_writer_drop(r->writer, r->writing);
+        }
+    }
+    r->progress.done += n_bytes;
     if (!heft__progress_report(&r->progress, 0)) {
         return heft__error_set(err, HEFT_ERR_CANCELED, "canceled by the progress function");
     }
@@ -475,6 +489,23 @@ static heft_status_t follow_link(reversal_t *r, const target_t *target, const li
                              : status;
 }
 
+/* Output that is not on disk yet cannot be reclaimed: no more of it than the bound allows. */
+static heft_status_t save(reversal_t *r, uint32_t s, int64_t n_bytes, heft_error_t *err)
+{
+    r->unsaved_bytes += n_bytes;
+    if (r->unsaved_bytes <= r->opts.memory_bytes / 2) {
+        return HEFT_OK;
+    }
+    heft_status_t status = HEFT_OK;
+    for (; status == HEFT_OK && r->first_unsaved <= s; r->first_unsaved++) {
+        uint32_t tensor = r->source_tensor[r->first_unsaved];
+        status =
+            tensor != LEFT_OUT ? heft__checkpoint_writer_wait(r->writer, tensor, err) : HEFT_OK;
+    }
+    r->unsaved_bytes = 0;
+    return status;
+}
+
 static heft_status_t write_source(reversal_t *r, uint32_t s, heft_error_t *err)
 {
     heft_tensor_info_t info;
@@ -491,11 +522,15 @@ static heft_status_t write_source(reversal_t *r, uint32_t s, heft_error_t *err)
     }
     target_t target = { .info = &info, .data = data };
     target.elem_bytes = heft_dtype_get_unit_bytes(info.dtype);
+    r->writing = r->source_tensor[s];
     for (size_t i = r->first_link[s]; status == HEFT_OK && i < r->first_link[s + 1]; i++) {
         status = follow_link(r, &target, &r->links[i], err);
     }
-    return status == HEFT_OK ? heft_checkpoint_writer_done(r->writer, r->source_tensor[s], err)
-                             : status;
+    r->writing = LEFT_OUT;
+    if (status == HEFT_OK) {
+        status = heft_checkpoint_writer_done(r->writer, r->source_tensor[s], err);
+    }
+    return status == HEFT_OK ? save(r, s, info.n_bytes, err) : status;
 }
 
 static heft_status_t reverse(reversal_t *r, const char *dir, heft_error_t *err)
@@ -542,7 +577,7 @@ heft_status_t heft_convert_reverse(const heft_plan_t *plan, const heft_checkpoin
                                : ranks == NULL ? "ranks"
                                                : "dir");
     }
-    reversal_t r = { .plan = plan, .ranks = ranks };
+    reversal_t r = { .plan = plan, .ranks = ranks, .writing = LEFT_OUT };
     heft_plan_query(plan, &r.info);
     if (n_ranks != r.info.n_ranks) {
         return heft__error_set(err, HEFT_ERR_ARGUMENT,

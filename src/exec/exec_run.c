@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-static const heft__batch_t *find_batch(const heft_exec_t *exec, uint64_t unit)
+const heft__batch_t *heft__exec_find_batch(const heft_exec_t *exec, uint64_t unit)
 {
     size_t low = 0;
     size_t high = exec->n_batches;
@@ -78,7 +78,7 @@ static void run_batch_part(heft_exec_t *exec, const heft__batch_t *batch, uint32
 /* Returns the bytes written. */
 static int64_t run_unit(heft_exec_t *exec, uint64_t unit, uint32_t thread)
 {
-    const heft__batch_t *batch = find_batch(exec, unit);
+    const heft__batch_t *batch = heft__exec_find_batch(exec, unit);
     uint32_t part = (uint32_t)(unit - batch->unit_begin);
     if (exec->infos[batch->job_begin].is_fill) {
         run_fill(exec, batch, part);
@@ -110,7 +110,7 @@ static void run_units(void *arg, uint32_t thread)
     heft_exec_t *exec = arg;
     while (!atomic_load_explicit(&exec->cancel, memory_order_relaxed)) {
         uint64_t unit = atomic_fetch_add_explicit(&exec->next_unit, 1, memory_order_relaxed);
-        if (unit >= exec->known.n_units + exec->n_units) {
+        if (unit >= exec->unit_end) {
             return;
         }
         int64_t bytes = unit < exec->known.n_units
@@ -122,6 +122,25 @@ static void run_units(void *arg, uint32_t thread)
             atomic_store_explicit(&exec->cancel, true, memory_order_relaxed);
         }
     }
+}
+
+/* All units, window by window; without windows in one go. */
+static heft_status_t run_windows(heft_exec_t *exec, heft_error_t *err)
+{
+    heft_status_t status = HEFT_OK;
+    uint64_t begin = 0;
+    uint64_t n_units = exec->known.n_units + exec->n_units;
+    while (status == HEFT_OK && begin < n_units &&
+           !atomic_load_explicit(&exec->cancel, memory_order_relaxed)) {
+        exec->unit_end = heft__exec_window_end(exec, begin);
+        atomic_store_explicit(&exec->next_unit, begin, memory_order_relaxed);
+        heft__pool_run(exec->pool, run_units, exec);
+        begin = exec->unit_end;
+        if (begin < n_units && exec->window.between != NULL) {
+            status = exec->window.between(exec->window.arg, err);
+        }
+    }
+    return status;
 }
 
 static heft_status_t bind_sources(heft_exec_t *exec, const void *const *sources, heft_error_t *err)
@@ -173,7 +192,6 @@ heft_status_t heft_exec_run(heft_exec_t *exec, const void *const *sources, heft_
     for (size_t i = 0; i < exec->n_acc; i++) {
         atomic_store_explicit(&exec->acc[i], 0, memory_order_relaxed);
     }
-    atomic_store_explicit(&exec->next_unit, 0, memory_order_relaxed);
     atomic_store_explicit(&exec->done_bytes, 0, memory_order_relaxed);
     atomic_store_explicit(&exec->cancel, false, memory_order_relaxed);
     if (exec->progress == &exec->own_progress) {
@@ -182,15 +200,15 @@ heft_status_t heft_exec_run(heft_exec_t *exec, const void *const *sources, heft_
         exec->own_progress.reported = 0;
     }
     atomic_store_explicit(&exec->has_failed, false, memory_order_relaxed);
-    heft__pool_run(exec->pool, run_units, exec);
-    if (atomic_load_explicit(&exec->has_failed, memory_order_relaxed)) {
+    status = run_windows(exec, err);
+    if (status == HEFT_OK && atomic_load_explicit(&exec->has_failed, memory_order_relaxed)) {
         if (err != NULL) {
             *err = exec->failure;
         }
         return exec->failure.status;
     }
     bool is_canceled = atomic_load_explicit(&exec->cancel, memory_order_relaxed);
-    if (!is_canceled) {
+    if (status == HEFT_OK && !is_canceled) {
         status = heft__checks_run(exec->checks, exec->pool, err);
         is_canceled = status == HEFT_OK && !heft__progress_report(exec->progress, exec->n_bytes);
     }

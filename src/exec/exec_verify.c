@@ -88,7 +88,9 @@ static heft_status_t set_up(verification_t *v, heft_error_t *err)
     }
     heft_status_t status = heft__refuse_opaque(v->plan, v->rank_index, 1, "verify", err);
     if (status == HEFT_OK) {
-        status = heft__match_sources(v->plan, v->rank_index, 1, v->source, v->source_tensor, err);
+        status =
+            heft__match_sources(v->plan, v->rank_index, 1, heft_checkpoint_get_manifest(v->source),
+                                v->source_tensor, err);
     }
     if (status == HEFT_OK) {
         status = heft__match_params(v->plan, v->rank_index, v->destination, v->param_tensor, err);

@@ -581,13 +581,12 @@ heft_status_t heft_checkpoint_canonicalize(heft_checkpoint_t *checkpoint,
 
 void heft__drop_pages(const void *data, int64_t n_bytes)
 {
-    int64_t page = (int64_t)sysconf(_SC_PAGESIZE);
-    int64_t lead = (page - (int64_t)((uintptr_t)data % (uintptr_t)page)) % page;
-    int64_t whole = n_bytes > lead ? (n_bytes - lead) / page * page : 0;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t lead = (uintptr_t)data % page;
     char *begin;
     memcpy(&begin, &data, sizeof data); /* madvise takes no const */
-    if (whole > 0) {
-        (void)madvise(begin + lead, (size_t)whole, MADV_DONTNEED);
+    if (n_bytes > 0) {
+        (void)madvise(begin - lead, (size_t)n_bytes + lead, MADV_DONTNEED);
     }
 }
 

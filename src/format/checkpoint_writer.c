@@ -7,6 +7,10 @@
  * is one file, reserved, mapped, and given its header at once; callers write tensors through the
  * mapping. Commit syncs the shards, then renames them, the index last: a reader sees all or
  * nothing.
+ *
+ * A shard keeps no descriptor: its mapping holds the open file, and with it the lock that keeps
+ * others from sweeping it. Where a call needs a descriptor, one is opened by name; the last one is
+ * kept, since tensors come shard by shard.
  */
 #include "format/format.h"
 
@@ -34,9 +38,8 @@ typedef struct slot {
 
 typedef struct out_shard {
     char file[48];
-    uint8_t *map;
+    uint8_t *map;   /* NULL: no file yet */
     size_t n_bytes; /* of the file */
-    int fd;
     bool is_published;
 } out_shard_t;
 
@@ -49,6 +52,8 @@ struct heft_checkpoint_writer {
     out_shard_t *shards;
     uint32_t n_shards;
     char *index; /* text, NULL with one shard */
+    int fd;      /* of shard fd_shard, or -1 */
+    uint32_t fd_shard;
     bool is_index_published;
     bool has_outdir;
     bool is_committed;
@@ -156,14 +161,17 @@ static heft_status_t map_shard(heft_checkpoint_writer_t *w, uint32_t s, const he
     if (!heft__add(data_bytes, (int64_t)header->len + 8, &n_bytes)) {
         return heft__error_set(err, HEFT_ERR_OVERFLOW, "%s overflows 2^63 bytes", shard->file);
     }
-    heft_status_t status =
-        heft__outdir_create_file(&w->out, s, shard->file, n_bytes, &shard->fd, err);
+    int fd = -1;
+    heft_status_t status = heft__outdir_create_file(&w->out, s, shard->file, n_bytes, &fd, err);
     if (status != HEFT_OK) {
         return status;
     }
-    void *map = mmap(NULL, (size_t)n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, shard->fd, 0);
+    void *map = mmap(NULL, (size_t)n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    int code = errno;
+    (void)close(fd);
     if (map == MAP_FAILED) {
-        return heft__error_set_sys(err, errno == ENOMEM ? HEFT_ERR_NOMEM : HEFT_ERR_IO, errno,
+        heft__outdir_remove_file(&w->out, s);
+        return heft__error_set_sys(err, code == ENOMEM ? HEFT_ERR_NOMEM : HEFT_ERR_IO, code,
                                    "cannot map %lld bytes of %s", (long long)n_bytes, shard->file);
     }
     shard->map = map;
@@ -179,9 +187,6 @@ static heft_status_t create_shards(heft_checkpoint_writer_t *w, const heft_manif
     w->shards = heft__calloc(w->n_shards, sizeof w->shards[0]);
     if (w->shards == NULL) {
         return heft__error_nomem(err, w->n_shards * sizeof w->shards[0]);
-    }
-    for (uint32_t s = 0; s < w->n_shards; s++) {
-        w->shards[s].fd = -1;
     }
     qsort_r(w->order, w->n_slots, sizeof w->order[0], by_place, w->slots);
     heft__text_t header;
@@ -252,6 +257,7 @@ heft_status_t heft_checkpoint_writer_create(const char *dir, const heft_manifest
         return heft__error_nomem(err, sizeof *w);
     }
     heft__arena_init(&w->arena, 16384);
+    w->fd = -1;
     heft_status_t status =
         copy_tensors(w, manifest, max_shard_bytes > 0 ? max_shard_bytes : DEFAULT_SHARD_BYTES, err);
     if (status == HEFT_OK) {
@@ -272,20 +278,33 @@ heft_status_t heft_checkpoint_writer_create(const char *dir, const heft_manifest
     return HEFT_OK;
 }
 
-static void unmap_shard(out_shard_t *shard)
+/* The descriptor of a shard, borrowed until the next call; -1 and errno. */
+static int shard_fd(heft_checkpoint_writer_t *w, uint32_t s)
 {
-    if (shard->map != NULL) {
-        (void)munmap(shard->map, shard->n_bytes);
-        shard->map = NULL;
+    if (w->fd >= 0 && w->fd_shard == s) {
+        return w->fd;
     }
+    if (w->fd >= 0) {
+        (void)close(w->fd);
+    }
+    char name[96];
+    heft__outdir_temp_name(&w->out, s, name);
+    w->fd = openat(w->out.fd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    w->fd_shard = s;
+    return w->fd;
 }
 
-static void close_shard(out_shard_t *shard)
+static void close_shards(heft_checkpoint_writer_t *w)
 {
-    unmap_shard(shard);
-    if (shard->fd >= 0) {
-        (void)close(shard->fd);
-        shard->fd = -1;
+    for (uint32_t s = 0; w->shards != NULL && s < w->n_shards; s++) {
+        if (w->shards[s].map != NULL) {
+            (void)munmap(w->shards[s].map, w->shards[s].n_bytes);
+            w->shards[s].map = NULL;
+        }
+    }
+    if (w->fd >= 0) {
+        (void)close(w->fd);
+        w->fd = -1;
     }
 }
 
@@ -295,11 +314,11 @@ void heft_checkpoint_writer_destroy(heft_checkpoint_writer_t *writer)
         return;
     }
     for (uint32_t s = 0; writer->shards != NULL && s < writer->n_shards; s++) {
-        if (writer->shards[s].fd >= 0 && !writer->is_committed) {
+        if (writer->shards[s].map != NULL && !writer->is_committed) {
             heft__outdir_remove_file(&writer->out, s);
         }
-        close_shard(&writer->shards[s]);
     }
+    close_shards(writer);
     if (writer->has_outdir) {
         heft__outdir_fini(&writer->out, !writer->is_committed);
     }
@@ -337,6 +356,38 @@ heft_status_t heft_checkpoint_writer_map(heft_checkpoint_writer_t *writer, uint3
     return HEFT_OK;
 }
 
+/* Only advice, but for errors of the disk: commit syncs whatever happens here. */
+static heft_status_t push_pages(heft_checkpoint_writer_t *w, const slot_t *slot, unsigned flags,
+                                heft_error_t *err)
+{
+    int fd = shard_fd(w, slot->shard);
+    if (fd < 0 || sync_file_range(fd, slot->offset, slot->n_bytes, flags) == 0 ||
+        (errno != EIO && errno != ENOSPC)) {
+        return HEFT_OK;
+    }
+    return heft__error_set_sys(err, errno == EIO ? HEFT_ERR_IO : HEFT_ERR_NOSPACE, errno,
+                               "tensor \"%.100s\": cannot write to %s", slot->name,
+                               w->shards[slot->shard].file);
+}
+
+void heft__checkpoint_writer_drop(const heft_checkpoint_writer_t *writer, uint32_t i)
+{
+    const slot_t *slot = &writer->slots[i];
+    heft__drop_pages(writer->shards[slot->shard].map + slot->offset, slot->n_bytes);
+}
+
+heft_status_t heft__checkpoint_writer_wait(heft_checkpoint_writer_t *writer, uint32_t i,
+                                           heft_error_t *err)
+{
+    const slot_t *slot = &writer->slots[i];
+    if (slot->n_bytes == 0) {
+        return HEFT_OK;
+    }
+    return push_pages(
+        writer, slot,
+        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER, err);
+}
+
 heft_status_t heft_checkpoint_writer_done(heft_checkpoint_writer_t *writer, uint32_t i,
                                           heft_error_t *err)
 {
@@ -355,15 +406,9 @@ heft_status_t heft_checkpoint_writer_done(heft_checkpoint_writer_t *writer, uint
     }
     /* Write-back starts now and is waited for in commit: the disk works while the next tensor is
      * computed. */
-    const out_shard_t *shard = &writer->shards[slot->shard];
-    if (sync_file_range(shard->fd, slot->offset, slot->n_bytes, SYNC_FILE_RANGE_WRITE) != 0 &&
-        (errno == EIO || errno == ENOSPC)) {
-        return heft__error_set_sys(err, errno == EIO ? HEFT_ERR_IO : HEFT_ERR_NOSPACE, errno,
-                                   "tensor \"%.100s\": cannot write to %s", slot->name,
-                                   shard->file);
-    }
-    heft__drop_pages(shard->map + slot->offset, slot->n_bytes);
-    return HEFT_OK;
+    status = push_pages(writer, slot, SYNC_FILE_RANGE_WRITE, err);
+    heft__checkpoint_writer_drop(writer, i);
+    return status;
 }
 
 /* ---- commit ---- */
@@ -371,9 +416,10 @@ heft_status_t heft_checkpoint_writer_done(heft_checkpoint_writer_t *writer, uint
 static heft_status_t sync_shards(heft_checkpoint_writer_t *w, heft_error_t *err)
 {
     for (uint32_t s = 0; s < w->n_shards; s++) {
-        out_shard_t *shard = &w->shards[s];
-        unmap_shard(shard);
-        if (fsync(shard->fd) != 0) {
+        const out_shard_t *shard = &w->shards[s];
+        /* By the mapping, whose file has been open since before the first write: it is told of
+         * every failure since then. */
+        if (msync(shard->map, shard->n_bytes, MS_SYNC) != 0) {
             int code = errno;
             return heft__error_set_sys(err, code == ENOSPC ? HEFT_ERR_NOSPACE : HEFT_ERR_IO, code,
                                        "cannot sync %s (%zu bytes)", shard->file, shard->n_bytes);
@@ -487,9 +533,7 @@ heft_status_t heft_checkpoint_writer_commit(heft_checkpoint_writer_t *writer, he
     writer->is_committed = status == HEFT_OK;
     writer->is_failed = status != HEFT_OK;
     if (status == HEFT_OK) {
-        for (uint32_t s = 0; s < writer->n_shards; s++) {
-            close_shard(&writer->shards[s]);
-        }
+        close_shards(writer);
     }
     return status;
 }

@@ -81,8 +81,15 @@ void heft__st_index_fini(heft__st_index_t *index);
 heft_status_t heft__find_ranks(const char *dir, uint32_t **ranks_out, size_t *n_out,
                                heft_error_t *err);
 
-/* Drop the whole pages inside a shared mapping of a file from this process; the file keeps them. */
+/* Drop the pages of a stretch of a shared mapping of a file from this process; the file keeps them,
+ * so neighbours on the first and last page lose nothing. */
 void heft__drop_pages(const void *data, int64_t n_bytes);
+
+/* Drop tensor i's pages from this process; what was written stays with the file. */
+void heft__checkpoint_writer_drop(const heft_checkpoint_writer_t *writer, uint32_t i);
+/* Wait until what was written of tensor i is on disk: its pages can be reclaimed at once then. */
+heft_status_t heft__checkpoint_writer_wait(heft_checkpoint_writer_t *writer, uint32_t i,
+                                           heft_error_t *err);
 
 /* ---- the writer's folder ---- */
 

@@ -290,6 +290,35 @@ class Convert(Files):
         self.assertFalse(out.exists())
 
 
+    def test_one_by_one_names_each_group(self):
+        out = self.dir / "out"
+        done = self.heft("convert", self.model, out, *DENSE, "--one-by-one", "--memory", "1M")
+        groups = [line for line in done.stderr.splitlines() if line.startswith("heft convert: group ")]
+        self.assertEqual(len(groups), self.json("plan", self.model, *DENSE)["groups"])
+        self.assertTrue(any(line.endswith(": model.layers.1.mlp.down_proj.weight") for line in groups), groups)
+        plain = self.dir / "plain"
+        self.heft("convert", self.model, plain, *DENSE)
+        self.assertEqual(read_checkpoint(out / "rank-1"), read_checkpoint(plain / "rank-1"))
+        self.assertIn("1000000", self.heft("convert", self.model, out, *DENSE, "--memory", "1000", code=2).stderr)
+        self.assertIn(
+            "--one-by-one", self.heft("convert", out, self.dir / "b", *DENSE, "--reverse", "--like", self.model, "--one-by-one", code=2).stderr
+        )
+
+    def test_a_kill_leaves_no_half_result(self):
+        out = self.dir / "out"
+        args = [HEFT, "convert", self.model, out, "--recipe", "identity", "--one-by-one", "--max-shard-bytes", "200"]
+        for n_groups in (1, 5, 9):
+            child = subprocess.Popen(args, stderr=subprocess.PIPE, text=True)
+            for _ in range(n_groups):
+                self.assertIn("group", child.stderr.readline())
+            child.kill()
+            child.wait()
+            child.stderr.close()
+            self.assertEqual([p.name for p in out.glob("*.safetensors*")], [])
+        self.heft(*args[1:])
+        self.assertEqual(read_checkpoint(out), self.tensors)
+        self.assertEqual([p.name for p in out.iterdir() if p.name.startswith(".")], [])
+
     def test_interrupt_leaves_nothing(self):
         def interrupted():
             """The signal is there before the program begins: blocked and pending over exec."""

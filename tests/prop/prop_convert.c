@@ -61,6 +61,8 @@ static void convert_case(const ref_case_t *c, const folders_t *f, uint64_t *rng,
     heft_convert_opts_t opts = HEFT_CONVERT_OPTS_INIT;
     opts.n_threads = (uint32_t)heft_test_random_in(rng, 0, 2);
     opts.max_shard_bytes = heft_test_random_in(rng, 0, 1) > 0 ? 4096 : 0;
+    opts.memory_bytes = heft_test_random_in(rng, 0, 1) > 0 ? HEFT_CONVERT_MIN_MEMORY_BYTES : 0;
+    opts.one_by_one = heft_test_random_in(rng, 0, 3) == 0;
     EXPECT_STATUS(heft_convert(c->plan, *source, f->out, &opts, &err), HEFT_OK);
     for (int r = 0; r < c->n_ranks; r++) {
         char path[320];

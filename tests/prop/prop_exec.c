@@ -6,7 +6,7 @@
  */
 #include "ref_reshard.h"
 
-#include "heft/exec.h"
+#include "exec/exec.h"
 
 typedef struct targets {
     uint32_t n;
@@ -41,6 +41,13 @@ static void check_targets(const targets_t *targets, const ref_case_t *c)
     }
 }
 
+static heft_status_t count_window(void *arg, heft_error_t *err)
+{
+    (void)err;
+    ++*(uint64_t *)arg;
+    return HEFT_OK;
+}
+
 static void run_case(uint64_t *rng)
 {
     heft_error_t err = HEFT_ERROR_INIT;
@@ -53,6 +60,13 @@ static void run_case(uint64_t *rng)
     exec_opts.n_threads = (uint32_t)heft_test_random_in(rng, 0, 3);
     heft_exec_t *exec = NULL;
     EXPECT_STATUS(heft_exec_create(c.plan, targets.t, targets.n, &exec_opts, &exec, &err), HEFT_OK);
+    uint64_t n_windows = 0;
+    const heft__window_t window = { .max_bytes = 1, .between = count_window, .arg = &n_windows };
+    bool fits = true;
+    if (heft_test_random_in(rng, 0, 1) > 0) { /* unit by unit */
+        EXPECT_STATUS(heft__exec_set_window(exec, &window, &fits, &err), HEFT_OK);
+        assert_false(fits);
+    }
     for (int run = 0; run < 2; run++) { /* a prepared run is used again, with staging poisoned */
         int64_t n_allocs = heft__alloc_total();
         EXPECT_STATUS(heft_exec_run(exec, c.source_data, &err), HEFT_OK);

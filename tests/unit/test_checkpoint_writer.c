@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -222,6 +223,59 @@ static void leftovers_of_dead_writers_are_removed(void **state)
     heft_manifest_destroy(m);
 }
 
+/* 500 shards under 64 descriptors, for the writer and for the reader. */
+static void shards_need_no_descriptor_each(void **state)
+{
+    enum { N = 500 };
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_manifest_t *m = NULL;
+    EXPECT_STATUS(heft_manifest_create("destination", &m, &err), HEFT_OK);
+    for (int k = 0; k < N; k++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "t.%03d", k);
+        add_tensor(m, name, HEFT_DTYPE_F32, 5);
+    }
+    EXPECT_STATUS(heft_manifest_finish(m, &err), HEFT_OK);
+    struct rlimit saved;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &saved), 0);
+    struct rlimit small = { .rlim_cur = 64, .rlim_max = saved.rlim_max };
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &small), 0);
+    heft_status_t status = write_checkpoint(*state, m, 20, &err);
+    if (status == HEFT_OK) {
+        expect_checkpoint(*state, m);
+    }
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &saved), 0);
+    EXPECT_STATUS(status, HEFT_OK);
+    assert_int_equal(count_entries(*state, "model-0"), N);
+    heft_manifest_destroy(m);
+}
+
+/* The lock that says "alive" lasts as long as the writer, without a descriptor. */
+static void temporary_files_stay_locked(void **state)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_manifest_t *m = mixed_manifest();
+    heft_checkpoint_writer_t *w = NULL;
+    EXPECT_STATUS(heft_checkpoint_writer_create(*state, m, 40000, &w, &err), HEFT_OK);
+    DIR *dir = opendir(*state);
+    assert_non_null(dir);
+    int n = 0;
+    const struct dirent *entry;
+    while ((entry = readdir(dir)) != NULL) {
+        if (strncmp(entry->d_name, ".heft-tmp-", 10) == 0) {
+            int fd = openat(dirfd(dir), entry->d_name, O_RDONLY | O_CLOEXEC);
+            assert_true(fd >= 0);
+            assert_int_not_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
+            (void)close(fd);
+            n++;
+        }
+    }
+    (void)closedir(dir);
+    assert_int_equal(n, 3);
+    heft_checkpoint_writer_destroy(w);
+    heft_manifest_destroy(m);
+}
+
 typedef struct racer {
     const char *dir;
     const heft_manifest_t *manifest;
@@ -359,6 +413,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(existing_checkpoints_are_never_touched, setup, teardown),
         cmocka_unit_test_setup_teardown(bad_calls_are_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(leftovers_of_dead_writers_are_removed, setup, teardown),
+        cmocka_unit_test_setup_teardown(shards_need_no_descriptor_each, setup, teardown),
+        cmocka_unit_test_setup_teardown(temporary_files_stay_locked, setup, teardown),
         cmocka_unit_test_setup_teardown(of_two_writers_exactly_one_wins, setup, teardown),
         cmocka_unit_test_setup_teardown(commit_undoes_a_half_done_rename, setup, teardown),
         cmocka_unit_test_setup_teardown(file_size_limit_is_no_space_and_not_a_signal, setup,
