@@ -132,6 +132,8 @@ heft_status_t heft__eval_size_call(const heft__env_t *env, const heft__expr_t *e
                                    heft__value_t *out, heft_error_t *err);
 heft_status_t heft__eval_index(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
                                heft_error_t *err);
+/* How many values a list has, as a value. */
+heft__value_t heft__list_length(const heft__value_t *list);
 heft_status_t heft__eval_list_call(const heft__env_t *env, const heft__expr_t *expr,
                                    heft__value_t *out, heft_error_t *err);
 /* "WANTED wanted, got the KIND VALUE" */

@@ -16,6 +16,11 @@ static int64_t length(const heft__value_t *list)
     return list->list != NULL ? (int64_t)json_array_size(list->list) : list->integer;
 }
 
+heft__value_t heft__list_length(const heft__value_t *list)
+{
+    return (heft__value_t){ .kind = VALUE_INT, .integer = length(list) };
+}
+
 static heft_status_t eval_list(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
                                heft_error_t *err)
 {

@@ -129,8 +129,10 @@ void heft__list_values(const heft__env_t *env, const heft__expr_t *expr, char *o
     char item[136];
     char text[64];
     size_t len = strlen(out);
-    (void)snprintf(item, sizeof item, "%s%.60s = %s", prefix, expr->text,
-                   heft__value_text(&value, text));
+    bool is_list = value.kind == VALUE_LIST;
+    value = is_list ? heft__list_length(&value) : value;
+    (void)snprintf(item, sizeof item, "%s%s%.60s%s = %s", is_list ? "len(" : "", prefix, expr->text,
+                   is_list ? ")" : "", heft__value_text(&value, text));
     if (!has_item(out, item) && len + 4 < bytes) {
         (void)snprintf(out + len, bytes - len, "%s%s", len == 0 ? "" : ", ", item);
     }

@@ -28,6 +28,8 @@ typedef struct rb {
     heft_bindings_t *bindings;
     heft_tape_t *tape; /* of the last rb_run */
     double **buffers;  /* by buffer id; NAN: nothing wrote it */
+    bool is_broken;    /* a temporary was read before it was written */
+    size_t n_twice;    /* elements of parameters that were written again */
 } rb_t;
 
 /* Fresh state for every test (cmocka setup and teardown). */
@@ -45,11 +47,16 @@ void rb_clear(rb_t *b);
 
 /* Parse, compile and run; fails the test with the message when that fails. */
 void rb_run(rb_t *b, const char *text, uint32_t rank);
+/* The same, and a failure is returned. */
+heft_status_t rb_try(rb_t *b, const char *text, uint32_t rank, heft_error_t *err);
 /* The same with a loaded recipe. */
 void rb_run_recipe(rb_t *b, const heft_recipe_t *recipe, uint32_t rank);
 /* A parameter of the last run. values may be NULL: shape and dtype only. */
 void rb_expect(const rb_t *b, const char *name, heft_dtype_t dtype, const char *shape,
                const char *values);
+/* Is a parameter another one than that? why says how. */
+bool rb_differs(const rb_t *b, const char *name, heft_dtype_t dtype, const char *shape,
+                const char *values, char why[256]);
 /* Values of a parameter of the last run, or of a source; borrowed. Fails the test if there is none.
  */
 const double *rb_values(const rb_t *b, const char *name, int64_t *n_out);
