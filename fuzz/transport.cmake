@@ -1,1 +1,2 @@
 heft_add_fuzz(shm_hello)
+heft_add_fuzz(chunk)

@@ -11,7 +11,6 @@
 #include <string.h>
 #include <time.h>
 
-enum { PUT_BYTES = 8 << 20 };
 static const int64_t check_ns =
     1000000; /* look at receivers and orders at most every millisecond */
 
@@ -221,34 +220,38 @@ static heft_status_t run_families(heft_publisher_t *pub, heft_error_t *err)
     return HEFT_OK;
 }
 
-/* Put one rank's bytes, parameter by parameter, in chunks. */
-static heft_status_t put_link(heft_publisher_t *pub, heft__link_t *link, int64_t *n_chunks,
-                              heft_error_t *err)
+static heft_status_t before_chunk(void *arg, heft_error_t *err)
+{
+    return look_around(arg, err);
+}
+
+/* Send one rank's bytes, parameter by parameter, in chunks. */
+static heft_status_t put_link(heft_publisher_t *pub, heft__link_t *link, heft__token_t token,
+                              int64_t deadline, heft__chunk_counts_t *counts, heft_error_t *err)
 {
     const heft__family_t *family = &pub->fleet.families[link->family];
     const heft__staging_t *layout = &family->layouts[link->rank];
-    const uint8_t *base = heft__fleet_get_bounce(family, link->rank);
-    for (uint32_t i = 0; i < layout->n_params; i++) {
-        for (int64_t at = 0; at < layout->sizes[i]; at += PUT_BYTES) {
-            int64_t offset = layout->offsets[i] + at;
-            int64_t n = heft__min_i64(PUT_BYTES, layout->sizes[i] - at);
-            heft_status_t status = look_around(pub, err);
-            if (status == HEFT_OK) {
-                status = heft__remote_put(link->remote, offset, base + offset, n, err);
-            }
-            if (status != HEFT_OK) {
-                pub->blame.peer = link->id;
-                return status;
-            }
-            ++*n_chunks;
-        }
+    heft__route_t *routes = NULL;
+    heft__expect_t expect;
+    heft_status_t status =
+        heft__staging_expect(layout, family->plan, link->rank, 1, &routes, &expect, err);
+    for (uint32_t i = 0; i < layout->n_params && status == HEFT_OK; i++) {
+        status = heft__chunk_send(link->remote, &expect, token, i,
+                                  heft__fleet_get_bounce(family, link->rank), deadline,
+                                  before_chunk, pub, counts, err);
     }
-    return HEFT_OK;
+    heft__free(routes);
+    if (status != HEFT_OK) {
+        pub->blame.peer = link->id;
+    }
+    return status;
 }
 
-static heft_status_t put_links(heft_publisher_t *pub, const heft__order_t *order, int64_t *n_chunks,
-                               heft_error_t *err)
+static heft_status_t put_links(heft_publisher_t *pub, const heft__order_t *order,
+                               heft__chunk_counts_t *counts, heft_error_t *err)
 {
+    heft__token_t token = { .epoch = (uint64_t)order->round.epoch,
+                            .seq = (uint64_t)order->round.seq };
     heft_status_t first = HEFT_OK;
     int64_t deadline = deadline_of(pub, order);
     for (uint32_t i = 0; i < pub->fleet.n_links; i++) {
@@ -257,8 +260,8 @@ static heft_status_t put_links(heft_publisher_t *pub, const heft__order_t *order
             continue;
         }
         heft_error_t why = HEFT_ERROR_INIT;
-        heft_status_t status =
-            first == HEFT_OK ? put_link(pub, link, n_chunks, &why) : HEFT_ERR_CANCELED;
+        heft_status_t status = first == HEFT_OK ? put_link(pub, link, token, deadline, counts, &why)
+                                                : HEFT_ERR_CANCELED;
         /* Also after a failure: what was issued must be known to have ended. */
         heft_error_t late = HEFT_ERROR_INIT;
         heft_status_t flushed = heft__remote_flush(link->remote, deadline, &late);
@@ -312,9 +315,9 @@ static heft_status_t put_digests(heft_publisher_t *pub, char digest_out[HEFT__DI
     return status;
 }
 
-static void note_counters(heft_publisher_t *pub, int64_t n_chunks, int64_t start)
+static void note_counters(heft_publisher_t *pub, const heft__chunk_counts_t *counts, int64_t start)
 {
-    heft__counters_t counters = { .chunks = n_chunks };
+    heft__counters_t counters = { .chunks = counts->chunks, .resent = counts->resent };
     for (uint32_t i = 0; i < pub->fleet.n_links; i++) {
         const heft__link_t *link = &pub->fleet.links[i];
         if (link->is_staged) {
@@ -329,6 +332,7 @@ static void note_counters(heft_publisher_t *pub, int64_t n_chunks, int64_t start
     report->counters.bytes = counters.bytes;
     report->counters.pieces = counters.pieces;
     report->counters.chunks = counters.chunks;
+    report->counters.resent = counters.resent;
     report->counters.stage_ns = heft__clock_mono_ns() - start;
     heft__member_unlock(pub->member, false);
 }
@@ -344,8 +348,8 @@ static void drop_lost_links(heft_publisher_t *pub)
     }
 }
 
-static heft_status_t send_all(heft_publisher_t *pub, const heft__order_t *order, int64_t *n_chunks,
-                              heft_error_t *err)
+static heft_status_t send_all(heft_publisher_t *pub, const heft__order_t *order,
+                              heft__chunk_counts_t *counts, heft_error_t *err)
 {
     heft_status_t status = begin_links(pub, order, err);
     int64_t allocs = heft__alloc_total();
@@ -353,7 +357,7 @@ static heft_status_t send_all(heft_publisher_t *pub, const heft__order_t *order,
         status = run_families(pub, err);
     }
     if (status == HEFT_OK) {
-        status = put_links(pub, order, n_chunks, err);
+        status = put_links(pub, order, counts, err);
     }
     pub->stage_allocs = heft__alloc_total() - allocs;
     heft_error_t late = HEFT_ERROR_INIT;
@@ -379,7 +383,7 @@ static void do_stage(heft_publisher_t *pub, const heft__order_t *order)
 {
     heft_error_t err = HEFT_ERROR_INIT;
     char digests[HEFT__DIGEST_SIZE] = "";
-    int64_t n_chunks = 0;
+    heft__chunk_counts_t counts = { .chunks = 0 };
     int64_t start = heft__clock_mono_ns();
     pub->round = order->round;
     pub->blame = (heft__blame_t){ .peer = NULL };
@@ -388,9 +392,9 @@ static void do_stage(heft_publisher_t *pub, const heft__order_t *order)
     heft_status_t status = heft__fleet_aim(&pub->fleet, order->peers, order->n_peers,
                                            deadline_of(pub, order), &pub->blame, &err);
     if (status == HEFT_OK) {
-        status = send_all(pub, order, &n_chunks, &err);
+        status = send_all(pub, order, &counts, &err);
     }
-    note_counters(pub, n_chunks, start);
+    note_counters(pub, &counts, start);
     if (status == HEFT_OK) {
         status = put_digests(pub, digests, &err);
     }

@@ -119,6 +119,31 @@ heft_status_t heft__staging_init_plan(const heft_plan_t *plan, uint32_t rank_ind
     return finish(&staging, staging_out, err);
 }
 
+heft_status_t heft__staging_expect(const heft__staging_t *staging, const heft_plan_t *plan,
+                                   uint32_t rank_index, uint32_t n_senders,
+                                   heft__route_t **routes_out, heft__expect_t *expect_out,
+                                   heft_error_t *err)
+{
+    const size_t n = staging->n_params > 0 ? staging->n_params : 1;
+    heft__route_t *routes = heft__calloc(n, sizeof *routes);
+    if (routes == NULL) {
+        return heft__error_nomem(err, n * sizeof *routes);
+    }
+    for (uint32_t i = 0; i < staging->n_params; i++) {
+        uint64_t n_pieces = 0;
+        (void)heft_plan_get_param_pieces(plan, rank_index, i, &n_pieces);
+        routes[i] = (heft__route_t){ .offset = staging->offsets[i],
+                                     .bytes = n_pieces > 0 ? staging->sizes[i] : 0 };
+    }
+    *routes_out = routes;
+    *expect_out = (heft__expect_t){ .routes = routes,
+                                    .n_routes = staging->n_params,
+                                    .n_senders = n_senders,
+                                    .chunk_bytes = HEFT__CHUNK_BYTES,
+                                    .crc = heft__crc32c };
+    return HEFT_OK;
+}
+
 void heft__staging_fini(heft__staging_t *staging)
 {
     heft__free(staging->offsets);

@@ -11,8 +11,10 @@
 
 #include "base/base.h"
 #include "heft/plan.h"
+#include "transport/transport.h"
 
 #define HEFT__STAGING_ALIGN 256
+#define HEFT__CHUNK_BYTES (INT64_C(8) << 20)
 
 typedef struct heft__staging {
     uint32_t n_params;
@@ -32,6 +34,13 @@ HEFT_MUST_CHECK heft_status_t heft__staging_init_plan(const heft_plan_t *plan, u
                                                       heft__staging_t *staging_out,
                                                       heft_error_t *err);
 void heft__staging_fini(heft__staging_t *staging);
+
+/* What is expected of transports that send in chunks: one route for each parameter of the rank, in
+ * plan order; those that no piece writes are empty. *routes_out is the caller's (heft__free). */
+HEFT_MUST_CHECK heft_status_t heft__staging_expect(const heft__staging_t *staging,
+                                                   const heft_plan_t *plan, uint32_t rank_index,
+                                                   uint32_t n_senders, heft__route_t **routes_out,
+                                                   heft__expect_t *expect_out, heft_error_t *err);
 
 /* Copy every parameter out to params[i], at memory speed. n_threads >= 1; the caller's thread is
  * one of them. */

@@ -213,6 +213,25 @@ static void do_preflight(heft_subscriber_t *sub, const heft__order_t *order)
 
 /* ---- stage ---- */
 
+/* Where bytes come in chunks, the window knows which. */
+static heft_status_t expect_chunks(heft_subscriber_t *sub, const heft__order_t *order,
+                                   heft_error_t *err)
+{
+    heft__route_t *routes = NULL;
+    heft__expect_t expect;
+    if (sub->window->ops->window_expect == NULL) {
+        return HEFT_OK;
+    }
+    const uint32_t n_senders = order->n_peers > 0 ? order->n_peers : 1;
+    heft_status_t status =
+        heft__staging_expect(&sub->layout, sub->plan, 0, n_senders, &routes, &expect, err);
+    if (status == HEFT_OK) {
+        status = heft__window_expect(sub->window, &expect, err);
+    }
+    heft__free(routes);
+    return status;
+}
+
 static void do_stage(heft_subscriber_t *sub, const heft__order_t *order)
 {
     heft_error_t err = HEFT_ERROR_INIT;
@@ -227,6 +246,10 @@ static void do_stage(heft_subscriber_t *sub, const heft__order_t *order)
                               state.n_writing);
     }
     if (err.status != HEFT_OK) {
+        heft__member_conclude(sub->member, HEFT__RESULT_FAILED, HEFT__STATE_IDLE, &err, NULL);
+        return;
+    }
+    if (expect_chunks(sub, order, &err) != HEFT_OK) {
         heft__member_conclude(sub->member, HEFT__RESULT_FAILED, HEFT__STATE_IDLE, &err, NULL);
         return;
     }

@@ -4,7 +4,7 @@
  * A fence raises the window's generation; a put that was held back before it is refused when it is
  * let go. Remotes hold a reference to a window's number only, so a window may go at any time.
  */
-#include "transport/transport.h"
+#include "transport/chunk.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -27,15 +27,27 @@ typedef struct loop_window {
     bool is_dead; /* HEFT__LOOP_DIE */
     heft__token_t token;
     heft__window_state_t state;
+    heft__chunk_rx_t *rx; /* NULL: plain puts */
+    heft__crc32c_t crc;
 } loop_window_t;
 
-/* A put that waits for heft__loop_release. */
+/* Bytes on their way: a plain put, or a chunk. */
+typedef struct parcel {
+    const uint8_t *header; /* NULL: a plain put to offset */
+    int64_t offset;
+    const void *data;
+    int64_t bytes;
+} parcel_t;
+
+/* One that waits for heft__loop_release. */
 typedef struct held_put {
     struct held_put *next;
     uint64_t id;
     uint64_t generation;
     int64_t offset;
     int64_t bytes;
+    bool has_header;
+    uint8_t header[HEFT__CHUNK_HEADER_BYTES];
     uint8_t data[];
 } held_put_t;
 
@@ -138,6 +150,7 @@ static void window_destroy(heft__window_t *base)
     *link = window->next;
     (void)pthread_cond_broadcast(&loop->changed);
     (void)pthread_mutex_unlock(&loop->lock);
+    heft__chunk_rx_destroy(window->rx);
     heft__free(window->base.ptr);
     heft__free(window);
 }
@@ -160,7 +173,30 @@ static void window_arm(heft__window_t *base, heft__token_t token)
     window->is_armed = true;
     window->token = token;
     window->state = (heft__window_state_t){ .n_attached = n_attached };
+    if (window->rx != NULL) {
+        heft__chunk_rx_arm(window->rx, token);
+    }
     (void)pthread_mutex_unlock(&window->loop->lock);
+}
+
+static heft_status_t window_expect(heft__window_t *base, const heft__expect_t *expect,
+                                   heft_error_t *err)
+{
+    loop_window_t *window = (loop_window_t *)base;
+    heft__chunk_rx_t *rx = NULL;
+    if (window->loop->direct) {
+        return HEFT_OK;
+    }
+    heft_status_t status = heft__chunk_rx_create(expect, base->bytes, &rx, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    (void)pthread_mutex_lock(&window->loop->lock);
+    heft__chunk_rx_destroy(window->rx);
+    window->rx = rx;
+    window->crc = expect->crc;
+    (void)pthread_mutex_unlock(&window->loop->lock);
+    return HEFT_OK;
 }
 
 static void window_query(heft__window_t *base, heft__window_state_t *state_out)
@@ -316,6 +352,8 @@ static heft_status_t begin(heft__remote_t *base, heft__token_t token, int64_t de
         status = heft__error_set(err, HEFT_ERR_STALE,
                                  "loop: the receiver is not armed for round %llu.%llu",
                                  (unsigned long long)token.epoch, (unsigned long long)token.seq);
+    } else if (window->rx != NULL && heft__chunk_rx_begin(window->rx, err) != HEFT_OK) {
+        status = HEFT_ERR_PROTOCOL;
     } else {
         window->state.n_writing++;
         remote->is_writing = true;
@@ -341,6 +379,18 @@ static heft_status_t check(heft__remote_t *base, heft_error_t *err)
     return status;
 }
 
+/* The sender that ends last answers for what has not come. */
+static heft_status_t check_arrived_locked(const loop_window_t *window, heft_error_t *err)
+{
+    if (window->rx == NULL) {
+        return HEFT_OK;
+    }
+    if (heft__chunk_rx_has_failed(window->rx)) {
+        return heft__error_set(err, HEFT_ERR_PROTOCOL, "loop: the receiver has refused a chunk");
+    }
+    return window->state.n_writing > 0 ? HEFT_OK : heft__chunk_rx_check_whole(window->rx, err);
+}
+
 static heft_status_t end(heft__remote_t *base, heft__token_t token, bool completed,
                          heft_error_t *err)
 {
@@ -355,8 +405,11 @@ static heft_status_t end(heft__remote_t *base, heft__token_t token, bool complet
         status = lost(remote, err);
     } else if (remote->is_writing) {
         window->state.n_writing--;
-        window->state.n_done += completed;
-        window->state.n_failed += !completed;
+        if (completed) { /* as it says: see whether it is so */
+            status = check_arrived_locked(window, err);
+        }
+        window->state.n_done += completed && status == HEFT_OK;
+        window->state.n_failed += !completed || status != HEFT_OK;
         (void)pthread_cond_broadcast(&remote->loop->changed);
     }
     remote->is_writing = false;
@@ -371,58 +424,144 @@ static heft__loop_fault_t take_fault_locked(heft__loop_t *loop)
         return HEFT__LOOP_NONE;
     }
     heft__loop_fault_t fault = loop->fault;
-    loop->fault = HEFT__LOOP_NONE;
+    loop->fault = fault == HEFT__LOOP_CORRUPT_AGAIN ? HEFT__LOOP_CORRUPT : HEFT__LOOP_NONE;
+    loop->fault_after = 0;
     loop->was_reached = true;
     return fault;
 }
 
-static heft_status_t hold_locked(loop_remote_t *remote, int64_t offset, const void *data,
-                                 int64_t bytes, heft_error_t *err)
+static heft_status_t hold_locked(loop_remote_t *remote, const parcel_t *parcel, heft_error_t *err)
 {
-    held_put_t *put = heft__malloc(sizeof *put + (size_t)bytes);
+    held_put_t *put = heft__malloc(sizeof *put + (size_t)parcel->bytes);
     if (put == NULL) {
-        return heft__error_nomem(err, (size_t)bytes);
+        return heft__error_nomem(err, (size_t)parcel->bytes);
     }
     *put = (held_put_t){ .next = remote->loop->held,
                          .id = remote->id,
                          .generation = remote->generation,
-                         .offset = offset,
-                         .bytes = bytes };
-    memcpy(put->data, data, (size_t)bytes);
+                         .offset = parcel->offset,
+                         .bytes = parcel->bytes,
+                         .has_header = parcel->header != NULL };
+    memcpy(put->data, parcel->data, (size_t)parcel->bytes);
+    if (parcel->header != NULL) {
+        memcpy(put->header, parcel->header, sizeof put->header);
+    }
     remote->loop->held = put;
     remote->n_held++;
     return HEFT_OK;
 }
 
-static heft_status_t put_locked(loop_remote_t *remote, loop_window_t *window, int64_t offset,
-                                const void *data, int64_t bytes, heft_error_t *err)
+/* ---- arrival ---- */
+
+static heft_status_t land_locked(const loop_window_t *window, const parcel_t *parcel,
+                                 heft_error_t *err)
 {
-    uint8_t *dst = window->base.ptr + offset;
-    heft__loop_fault_t fault = take_fault_locked(remote->loop);
-    switch (fault) {
+    if (parcel->header != NULL) {
+        return heft__chunk_rx_take(window->rx, window->base.ptr, parcel->header, parcel->data,
+                                   (size_t)parcel->bytes, err);
+    }
+    memcpy(window->base.ptr + parcel->offset, parcel->data, (size_t)parcel->bytes);
+    return HEFT_OK;
+}
+
+static heft_status_t land_corrupt_locked(const loop_window_t *window, const parcel_t *parcel,
+                                         heft_error_t *err)
+{
+    uint8_t *copy = heft__malloc((size_t)parcel->bytes + 1);
+    if (copy == NULL) {
+        return heft__error_nomem(err, (size_t)parcel->bytes + 1);
+    }
+    memcpy(copy, parcel->data, (size_t)parcel->bytes);
+    copy[parcel->bytes / 2] ^= 0x10;
+    parcel_t other = *parcel;
+    other.data = copy;
+    heft_status_t status = land_locked(window, &other, err);
+    heft__free(copy);
+    return status;
+}
+
+/* A chunk whose header is that of the next one of its route. */
+static heft_status_t land_astray_locked(const loop_window_t *window, const parcel_t *parcel,
+                                        heft_error_t *err)
+{
+    heft__chunk_header_t header;
+    uint8_t bytes[HEFT__CHUNK_HEADER_BYTES];
+    parcel_t other = *parcel;
+    if (parcel->header != NULL &&
+        heft__chunk_decode(parcel->header, sizeof bytes, window->crc, &header, NULL) == HEFT_OK) {
+        header.index++;
+        header.offset += header.length;
+        heft__chunk_encode(&header, window->crc, bytes);
+        other.header = bytes;
+    }
+    return land_locked(window, &other, err);
+}
+
+static void swap_bytes(uint8_t *a, uint8_t *b, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const uint8_t kept = a[i];
+        a[i] = b[i];
+        b[i] = kept;
+    }
+}
+
+/* What no checksum of the way can see: the bytes change once they are there. */
+static void damage(uint8_t *at, int64_t n, heft__loop_fault_t fault)
+{
+    switch ((int)fault) {
+    case HEFT__LOOP_SWAP_HALVES:
+        swap_bytes(at, at + n / 2, n / 2);
+        break;
+    case HEFT__LOOP_SWAP_ELEMENTS:
+        swap_bytes(at, at + 2, n >= 4 ? 2 : 0);
+        break;
+    case HEFT__LOOP_ZERO:
+        memset(at, 0, (size_t)n);
+        break;
+    case HEFT__LOOP_DOUBLE:
+        memcpy(at + n / 2, at, (size_t)(n / 2));
+        break;
+    default:
+        break;
+    }
+}
+
+static heft_status_t deliver_locked(loop_remote_t *remote, loop_window_t *window,
+                                    const parcel_t *parcel, heft_error_t *err)
+{
+    heft_status_t status;
+    const heft__loop_fault_t fault = take_fault_locked(remote->loop);
+    switch ((int)fault) {
     case HEFT__LOOP_FAIL:
         return heft__error_set(err, HEFT_ERR_IO, "loop: put of %lld bytes at %lld failed",
-                               (long long)bytes, (long long)offset);
+                               (long long)parcel->bytes, (long long)parcel->offset);
     case HEFT__LOOP_DROP:
         return HEFT_OK;
     case HEFT__LOOP_HOLD:
-        return hold_locked(remote, offset, data, bytes, err);
+        return hold_locked(remote, parcel, err);
     case HEFT__LOOP_DIE:
         window->is_dead = true;
         return lost(remote, err);
     case HEFT__LOOP_CORRUPT:
-    case HEFT__LOOP_NONE:
+    case HEFT__LOOP_CORRUPT_AGAIN:
+        return land_corrupt_locked(window, parcel, err);
+    case HEFT__LOOP_REPEAT:
+        status = land_locked(window, parcel, err);
+        return status == HEFT_OK ? land_locked(window, parcel, err) : status;
+    case HEFT__LOOP_STRAY:
+        return land_astray_locked(window, parcel, err);
     default:
-        memcpy(dst, data, (size_t)bytes);
-        if (fault == HEFT__LOOP_CORRUPT && bytes > 0) {
-            dst[bytes / 2] ^= 0x10;
-        }
-        return HEFT_OK;
+        break;
     }
+    status = land_locked(window, parcel, err);
+    if (status == HEFT_OK) {
+        damage(window->base.ptr + parcel->offset, parcel->bytes, fault);
+    }
+    return status;
 }
 
-static heft_status_t put(heft__remote_t *base, int64_t offset, const void *data, int64_t bytes,
-                         heft_error_t *err)
+static heft_status_t transfer(heft__remote_t *base, const parcel_t *parcel, heft_error_t *err)
 {
     loop_remote_t *remote = (loop_remote_t *)base;
     heft_status_t status;
@@ -433,12 +572,34 @@ static heft_status_t put(heft__remote_t *base, int64_t offset, const void *data,
     } else if (!remote->is_writing || window->generation != remote->generation) {
         status =
             heft__error_set(err, HEFT_ERR_STALE, "loop: put of %lld bytes at %lld outside a round",
-                            (long long)bytes, (long long)offset);
+                            (long long)parcel->bytes, (long long)parcel->offset);
+    } else if ((window->rx != NULL) != (parcel->header != NULL)) {
+        status = heft__error_set(err, HEFT_ERR_PROTOCOL, "loop: the receiver expects %s",
+                                 window->rx != NULL ? "chunks" : "plain puts");
     } else {
-        status = put_locked(remote, window, offset, data, bytes, err);
+        status = deliver_locked(remote, window, parcel, err);
     }
     (void)pthread_mutex_unlock(&remote->loop->lock);
     return status;
+}
+
+static heft_status_t put(heft__remote_t *base, int64_t offset, const void *data, int64_t bytes,
+                         heft_error_t *err)
+{
+    const parcel_t parcel = { .offset = offset, .data = data, .bytes = bytes };
+    return transfer(base, &parcel, err);
+}
+
+/* The offset is for faults and messages: what counts is the header. */
+static heft_status_t send_chunk(heft__remote_t *base, const uint8_t *header, const void *data,
+                                int64_t bytes, int64_t deadline_mono_ns, heft_error_t *err)
+{
+    (void)deadline_mono_ns; /* nothing to wait for */
+    const parcel_t parcel = { .header = header,
+                              .offset = (int64_t)heft__get_le64(header + 40),
+                              .data = data,
+                              .bytes = bytes };
+    return transfer(base, &parcel, err);
 }
 
 static uint32_t count_held_locked(const loop_remote_t *remote)
@@ -482,6 +643,8 @@ static const heft__transport_ops_t loop_ops = {
     .end = end,
     .put = put,
     .flush = flush,
+    .window_expect = window_expect,
+    .send = send_chunk,
 };
 
 /* ---- the hub ---- */
@@ -511,8 +674,11 @@ static void drop_held_locked(heft__loop_t *loop, uint32_t *n_landed, uint32_t *n
         loop->held = held->next;
         const loop_window_t *window = find_locked(loop, held->id);
         if (window != NULL && window->generation == held->generation && !window->is_dead) {
-            memcpy(window->base.ptr + held->offset, held->data, (size_t)held->bytes);
-            ++*n_landed;
+            const parcel_t parcel = { .header = held->has_header ? held->header : NULL,
+                                      .offset = held->offset,
+                                      .data = held->data,
+                                      .bytes = held->bytes };
+            *n_landed += land_locked(window, &parcel, NULL) == HEFT_OK;
         } else {
             ++*n_refused;
         }

@@ -49,6 +49,15 @@ void heft__window_encode(const heft__window_t *window, heft__text_t *text)
     window->ops->window_encode(window, text);
 }
 
+heft_status_t heft__window_expect(heft__window_t *window, const heft__expect_t *expect,
+                                  heft_error_t *err)
+{
+    if (!HAS_OP(window->ops, window_expect)) {
+        return HEFT_OK; /* senders write for themselves: there is nothing to compare with */
+    }
+    return window->ops->window_expect(window, expect, err);
+}
+
 void heft__window_arm(heft__window_t *window, heft__token_t token)
 {
     window->ops->window_arm(window, token);
@@ -128,6 +137,15 @@ heft_status_t heft__remote_put(heft__remote_t *remote, int64_t offset, const voi
                                (long long)bytes, (long long)offset, (long long)remote->bytes);
     }
     return remote->ops->put(remote, offset, data, bytes, err);
+}
+
+heft_status_t heft__remote_send(heft__remote_t *remote, const uint8_t *header, const void *data,
+                                int64_t bytes, int64_t deadline_mono_ns, heft_error_t *err)
+{
+    if (!HAS_OP(remote->ops, send)) {
+        return unsupported(remote->ops, "send chunks", err);
+    }
+    return remote->ops->send(remote, header, data, bytes, deadline_mono_ns, err);
 }
 
 heft_status_t heft__remote_flush(heft__remote_t *remote, int64_t deadline_mono_ns,

@@ -30,6 +30,25 @@ typedef struct heft__token {
     uint64_t seq;
 } heft__token_t;
 
+/* CRC-32C: of crc's message followed by n_bytes of data. The checksum is the caller's, because
+ * transports stand below the kernels. */
+typedef uint32_t (*heft__crc32c_t)(uint32_t crc, const void *data, int64_t n_bytes);
+
+/* What a receiver expects of a round whose bytes come in chunks (chunk.h): routes are ranges of the
+ * window, upwards and apart. */
+typedef struct heft__route {
+    int64_t offset;
+    int64_t bytes;
+} heft__route_t;
+
+typedef struct heft__expect {
+    const heft__route_t *routes;
+    uint32_t n_routes;
+    uint32_t n_senders;
+    int64_t chunk_bytes;
+    heft__crc32c_t crc;
+} heft__expect_t;
+
 typedef struct heft__transport heft__transport_t; /* locked */
 typedef struct heft__window heft__window_t;       /* locked, but one thread arms and fences */
 typedef struct heft__remote heft__remote_t;       /* confined */
@@ -107,6 +126,10 @@ struct heft__transport_ops {
                          heft_error_t *err);
     heft_status_t (*flush)(heft__remote_t *remote, int64_t deadline_mono_ns, heft_error_t *err);
     int (*get_fd)(const heft__remote_t *remote);
+    heft_status_t (*window_expect)(heft__window_t *window, const heft__expect_t *expect,
+                                   heft_error_t *err);
+    heft_status_t (*send)(heft__remote_t *remote, const uint8_t *header, const void *data,
+                          int64_t bytes, int64_t deadline_mono_ns, heft_error_t *err);
 };
 
 /* The shared-memory transport: no state, nothing to configure. */
@@ -122,6 +145,10 @@ HEFT_MUST_CHECK heft_status_t heft__window_create(heft__transport_t *transport,
 void heft__window_destroy(heft__window_t *window);
 /* Append the endpoint, one JSON object. It changes when a fence replaced the memory. */
 void heft__window_encode(const heft__window_t *window, heft__text_t *text);
+/* What the rounds from now on consist of, for transports that send in chunks; others need not know.
+ * expect is copied. The window must be quiet. HEFT_ERR_ARGUMENT. */
+HEFT_MUST_CHECK heft_status_t heft__window_expect(heft__window_t *window,
+                                                  const heft__expect_t *expect, heft_error_t *err);
 /* From now on senders may begin with this token; counts restart. The window must be quiet. */
 void heft__window_arm(heft__window_t *window, heft__token_t token);
 void heft__window_query(heft__window_t *window, heft__window_state_t *state_out);
@@ -157,11 +184,34 @@ HEFT_MUST_CHECK heft_status_t heft__remote_end(heft__remote_t *remote, heft__tok
 /* Queue a copy; data are borrowed until return. HEFT_ERR_ARGUMENT: outside the window. */
 HEFT_MUST_CHECK heft_status_t heft__remote_put(heft__remote_t *remote, int64_t offset,
                                                const void *data, int64_t bytes, heft_error_t *err);
+/* One chunk, header first, and the receiver's verdict on it: HEFT_ERR_DIGEST asks for it once more.
+ * Use heft__chunk_send (chunk.h). */
+HEFT_MUST_CHECK heft_status_t heft__remote_send(heft__remote_t *remote, const uint8_t *header,
+                                                const void *data, int64_t bytes,
+                                                int64_t deadline_mono_ns, heft_error_t *err);
 /* Every put so far is in the receiver's memory. */
 HEFT_MUST_CHECK heft_status_t heft__remote_flush(heft__remote_t *remote, int64_t deadline_mono_ns,
                                                  heft_error_t *err);
 /* Readable when check has something to say; -1: none. Borrowed. */
 int heft__remote_get_fd(const heft__remote_t *remote);
+
+/* ---- sender of chunks: for remotes without ptr (chunk.h is the receiver's side) ---- */
+
+typedef struct heft__chunk_counts {
+    int64_t chunks; /* sent, the first time */
+    int64_t resent;
+} heft__chunk_counts_t;
+
+/*
+ * Send route number `route`: bytes of base at the route's own offset. Waits for the verdict on each
+ * chunk, sends once more what arrived damaged, and adds to *counts. on_chunk (NULL is fine) is
+ * called before each chunk; a status other than HEFT_OK ends the sending with it.
+ */
+HEFT_MUST_CHECK heft_status_t
+heft__chunk_send(heft__remote_t *remote, const heft__expect_t *expect, heft__token_t token,
+                 uint32_t route, const uint8_t *base, int64_t deadline_mono_ns,
+                 heft_status_t (*on_chunk)(void *arg, heft_error_t *err), void *arg,
+                 heft__chunk_counts_t *counts, heft_error_t *err);
 
 /* ---- loop: in one process, with faults ---- */
 
@@ -169,11 +219,19 @@ typedef struct heft__loop heft__loop_t; /* locked */
 
 typedef enum heft__loop_fault {
     HEFT__LOOP_NONE = 0,
-    HEFT__LOOP_FAIL = 1,    /* the put fails: HEFT_ERR_IO */
-    HEFT__LOOP_DROP = 2,    /* reported as done, never arrives */
-    HEFT__LOOP_CORRUPT = 3, /* one bit differs */
-    HEFT__LOOP_HOLD = 4,    /* does not arrive before heft__loop_release */
-    HEFT__LOOP_DIE = 5      /* the receiver is dead from here on */
+    HEFT__LOOP_FAIL = 1,          /* the put fails: HEFT_ERR_IO */
+    HEFT__LOOP_DROP = 2,          /* reported as done, never arrives */
+    HEFT__LOOP_CORRUPT = 3,       /* one bit differs on arrival */
+    HEFT__LOOP_HOLD = 4,          /* does not arrive before heft__loop_release */
+    HEFT__LOOP_DIE = 5,           /* the receiver is dead from here on */
+    HEFT__LOOP_CORRUPT_AGAIN = 6, /* one bit differs, and of the next one as well */
+    HEFT__LOOP_REPEAT = 7,        /* arrives twice */
+    HEFT__LOOP_STRAY = 8,         /* a chunk's header is that of the next chunk of its route */
+    /* The bytes are changed in the receiver's memory, after they were checked on arrival: */
+    HEFT__LOOP_SWAP_HALVES = 9,
+    HEFT__LOOP_SWAP_ELEMENTS = 10, /* two neighbours, of two bytes each */
+    HEFT__LOOP_ZERO = 11,
+    HEFT__LOOP_DOUBLE = 12 /* the second half is overwritten with the first */
 } heft__loop_fault_t;
 
 /* Destroy after every window and remote. direct: senders get a pointer; faults need puts. */

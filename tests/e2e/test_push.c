@@ -690,19 +690,82 @@ static void stage_failure_keeps_n(void **state)
     stop_loop(&fleet);
 }
 
-/* Which put hits which parameter is known: five parameters for each receiver, in name order. */
-static void changed_and_lost_bytes_are_detected(void **state)
+/* Which chunk is of which parameter is known: five parameters for each receiver, in name order. */
+static void chunk_corrupt_resent(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    char path[80];
+    char *json = NULL;
+    start_loop(&fleet, false, 0);
+    heft__loop_set_fault(fleet.loop, HEFT__LOOP_CORRUPT, 2);
+    push_ok(&fleet, 1, &result);
+    assert_true(heft__loop_was_reached(fleet.loop));
+    (void)snprintf(path, sizeof path, "/v1/rounds/%lld.%lld", (long long)result.round_epoch,
+                   (long long)result.round_seq);
+    EXPECT_STATUS(
+        heft_client_get(heft_coordinator_get_url(fleet.coordinator), path, 20000, &json, &err),
+        HEFT_OK);
+    assert_non_null(strstr(json, "\"resent\":1"));
+    heft_string_free(json);
+    pf_expect_untorn(&fleet, false);
+    stop_loop(&fleet);
+}
+
+static void chunk_corrupt_twice_aborts(void **state)
 {
     (void)state;
     pf_fleet_t fleet;
     heft_push_result_t result;
     start_loop(&fleet, false, 0);
     push_ok(&fleet, 1, &result);
-    push_with_fault(&fleet, HEFT__LOOP_CORRUPT, 2, 2, HEFT_ERR_DIGEST, "parameter \"gate_up\"");
+    push_with_fault(&fleet, HEFT__LOOP_CORRUPT_AGAIN, 2, 2, HEFT_ERR_PROTOCOL,
+                    "chunk 0 of route 2: CRC ");
     pf_expect_version(&fleet, 1);
-    push_with_fault(&fleet, HEFT__LOOP_DROP, 9, 3, HEFT_ERR_DIGEST, "parameter \"qkv\"");
+    push_ok(&fleet, 2, &result);
+    pf_expect_untorn(&fleet, false);
+    stop_loop(&fleet);
+}
+
+static void chunk_duplicate_extra_and_lost_fail_the_round(void **state)
+{
+    (void)state;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    start_loop(&fleet, false, 0);
+    push_ok(&fleet, 1, &result);
+    push_with_fault(&fleet, HEFT__LOOP_REPEAT, 3, 2, HEFT_ERR_PROTOCOL,
+                    "chunk 0 of route 3 came twice");
+    push_with_fault(&fleet, HEFT__LOOP_STRAY, 1, 3, HEFT_ERR_PROTOCOL,
+                    "chunk 1 of route 1, which has 1");
+    push_with_fault(&fleet, HEFT__LOOP_DROP, 9, 4, HEFT_ERR_MISMATCH,
+                    "route 4: 1 of 1 chunks have not come");
     pf_expect_version(&fleet, 1);
-    push_ok(&fleet, 4, &result);
+    push_ok(&fleet, 5, &result);
+    pf_expect_untorn(&fleet, false);
+    stop_loop(&fleet);
+}
+
+/* Damage that no checksum of the way sees: the digests of parameters do, before the decision. */
+static void permuted_bytes_detected(void **state)
+{
+    (void)state;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    start_loop(&fleet, false, 0);
+    push_ok(&fleet, 1, &result);
+    const heft__loop_fault_t faults[] = { HEFT__LOOP_SWAP_HALVES, HEFT__LOOP_SWAP_ELEMENTS,
+                                          HEFT__LOOP_ZERO, HEFT__LOOP_DOUBLE };
+    int64_t version = 2;
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
+        push_with_fault(&fleet, faults[i], 2, version++, HEFT_ERR_DIGEST, "parameter \"gate_up\"");
+        push_with_fault(&fleet, faults[i], 9, version++, HEFT_ERR_DIGEST, "parameter \"qkv\"");
+        pf_expect_version(&fleet, 1);
+    }
+    push_ok(&fleet, version, &result);
+    pf_expect_untorn(&fleet, false);
     stop_loop(&fleet);
 }
 
@@ -769,7 +832,10 @@ int main(void)
         cmocka_unit_test(engines_of_two_recipes_are_fed_in_one_round),
         cmocka_unit_test(puts_give_the_same_bytes),
         cmocka_unit_test(stage_failure_keeps_n),
-        cmocka_unit_test(changed_and_lost_bytes_are_detected),
+        cmocka_unit_test(chunk_corrupt_resent),
+        cmocka_unit_test(chunk_corrupt_twice_aborts),
+        cmocka_unit_test(chunk_duplicate_extra_and_lost_fail_the_round),
+        cmocka_unit_test(permuted_bytes_detected),
         cmocka_unit_test(dead_receiver_aborts_and_is_named),
         cmocka_unit_test(late_put_cannot_land),
     };

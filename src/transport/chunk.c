@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Chunks. A receiver keeps two bits for each expected chunk: arrived, and arrived damaged once. A
+ * header says everything twice (index and offset, length and size of the route) and must agree with
+ * itself and with what is expected before a byte is looked at.
+ */
+#include "transport/chunk.h"
+
+#include <string.h>
+
+#define MAGIC 0x4b434648u /* "HFCK" */
+#define VERSION 1u
+
+/* ---- header ---- */
+
+static void put_le16(uint8_t *p, uint32_t v)
+{
+    p[0] = (uint8_t)v;
+    p[1] = (uint8_t)(v >> 8);
+}
+
+void heft__chunk_encode(const heft__chunk_header_t *header, heft__crc32c_t crc,
+                        uint8_t out[HEFT__CHUNK_HEADER_BYTES])
+{
+    heft__put_le32(out, MAGIC);
+    put_le16(out + 4, VERSION);
+    put_le16(out + 6, header->flags);
+    heft__put_le64(out + 8, header->token.epoch);
+    heft__put_le64(out + 16, header->token.seq);
+    heft__put_le64(out + 24, header->route);
+    heft__put_le64(out + 32, header->index);
+    heft__put_le64(out + 40, header->offset);
+    heft__put_le64(out + 48, header->length);
+    heft__put_le32(out + 56, header->crc);
+    heft__put_le32(out + 60, crc(0, out, 60));
+}
+
+heft_status_t heft__chunk_decode(const uint8_t *data, size_t n, heft__crc32c_t crc,
+                                 heft__chunk_header_t *out, heft_error_t *err)
+{
+    if (n < HEFT__CHUNK_HEADER_BYTES) {
+        return heft__error_set(err, HEFT_ERR_PROTOCOL, "chunk header of %zu bytes, expected %d", n,
+                               HEFT__CHUNK_HEADER_BYTES);
+    }
+    if (heft__get_le32(data) != MAGIC || heft__get_le32(data + 60) != crc(0, data, 60)) {
+        return heft__error_set(err, HEFT_ERR_PROTOCOL, "chunk header is damaged");
+    }
+    const uint32_t version = data[4] | (uint32_t)data[5] << 8;
+    const uint32_t flags = data[6] | (uint32_t)data[7] << 8;
+    if (version != VERSION || (flags & ~(uint32_t)HEFT__CHUNK_AGAIN) != 0) {
+        return heft__error_set(err, HEFT_ERR_PROTOCOL, "chunk header of version %u, flags %x",
+                               version, flags);
+    }
+    *out = (heft__chunk_header_t){
+        .flags = flags,
+        .token = { .epoch = heft__get_le64(data + 8), .seq = heft__get_le64(data + 16) },
+        .route = heft__get_le64(data + 24),
+        .index = heft__get_le64(data + 32),
+        .offset = heft__get_le64(data + 40),
+        .length = heft__get_le64(data + 48),
+        .crc = heft__get_le32(data + 56),
+    };
+    return HEFT_OK;
+}
+
+/* ---- what is expected ---- */
+
+static uint64_t n_chunks_of(const heft__route_t *route, int64_t chunk_bytes)
+{
+    return (uint64_t)(route->bytes / chunk_bytes + (route->bytes % chunk_bytes != 0));
+}
+
+/* Where chunk `index` of a route is; it is one of them. */
+static void place(const heft__route_t *route, int64_t chunk_bytes, uint64_t index,
+                  uint64_t *offset_out, uint64_t *length_out)
+{
+    const int64_t from = (int64_t)index * chunk_bytes;
+    *offset_out = (uint64_t)(route->offset + from);
+    *length_out = (uint64_t)heft__min_i64(chunk_bytes, route->bytes - from);
+}
+
+/* ---- receiver ---- */
+
+struct heft__chunk_rx {
+    heft__expect_t expect; /* its routes are a copy */
+    heft__token_t token;
+    uint64_t *first; /* by route: bit of its first chunk */
+    uint64_t *n_left;
+    uint8_t *arrived; /* bits */
+    uint8_t *damaged;
+    uint64_t n_bits;
+    uint32_t n_begun;
+    bool has_failed;
+};
+
+/* Routes go upwards through the window. */
+static heft_status_t check_routes(const heft__expect_t *expect, int64_t window_bytes,
+                                  uint64_t *n_chunks_out, heft_error_t *err)
+{
+    int64_t end = 0;
+    uint64_t n = 0;
+    if (expect->chunk_bytes <= 0) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "chunks of %lld bytes",
+                               (long long)expect->chunk_bytes);
+    }
+    for (uint32_t i = 0; i < expect->n_routes; i++) {
+        const heft__route_t *route = &expect->routes[i];
+        int64_t route_end;
+        if (route->bytes < 0 || route->offset < end ||
+            !heft__add(route->offset, route->bytes, &route_end) || route_end > window_bytes) {
+            return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                                   "route %u: %lld bytes at %lld, after %lld, in a window of %lld",
+                                   i, (long long)route->bytes, (long long)route->offset,
+                                   (long long)end, (long long)window_bytes);
+        }
+        end = route_end;
+        n += n_chunks_of(route, expect->chunk_bytes);
+    }
+    *n_chunks_out = n;
+    return HEFT_OK;
+}
+
+static heft_status_t alloc_rx(heft__chunk_rx_t *rx, const heft__expect_t *expect, heft_error_t *err)
+{
+    const size_t n = expect->n_routes > 0 ? expect->n_routes : 1;
+    heft__route_t *routes = heft__calloc(n, sizeof *routes);
+    rx->expect = *expect;
+    rx->expect.routes = routes;
+    rx->first = heft__calloc(n, sizeof *rx->first);
+    rx->n_left = heft__calloc(n, sizeof *rx->n_left);
+    rx->arrived = heft__calloc(rx->n_bits / 8 + 1, 1);
+    rx->damaged = heft__calloc(rx->n_bits / 8 + 1, 1);
+    if (routes == NULL || rx->first == NULL || rx->n_left == NULL || rx->arrived == NULL ||
+        rx->damaged == NULL) {
+        return heft__error_nomem(err, n * sizeof *routes + rx->n_bits / 4);
+    }
+    if (expect->n_routes > 0) {
+        memcpy(routes, expect->routes, expect->n_routes * sizeof *routes);
+    }
+    uint64_t bit = 0;
+    for (uint32_t i = 0; i < expect->n_routes; i++) {
+        rx->first[i] = bit;
+        bit += n_chunks_of(&routes[i], expect->chunk_bytes);
+    }
+    return HEFT_OK;
+}
+
+heft_status_t heft__chunk_rx_create(const heft__expect_t *expect, int64_t window_bytes,
+                                    heft__chunk_rx_t **rx_out, heft_error_t *err)
+{
+    uint64_t n_chunks = 0;
+    heft_status_t status = check_routes(expect, window_bytes, &n_chunks, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    heft__chunk_rx_t *rx = heft__calloc(1, sizeof *rx);
+    if (rx == NULL) {
+        return heft__error_nomem(err, sizeof *rx);
+    }
+    rx->n_bits = n_chunks;
+    status = alloc_rx(rx, expect, err);
+    if (status != HEFT_OK) {
+        heft__chunk_rx_destroy(rx);
+        return status;
+    }
+    heft__chunk_rx_arm(rx, (heft__token_t){ .epoch = 0 });
+    *rx_out = rx;
+    return HEFT_OK;
+}
+
+void heft__chunk_rx_destroy(heft__chunk_rx_t *rx)
+{
+    if (rx == NULL) {
+        return;
+    }
+    heft__free((void *)(uintptr_t)rx->expect.routes);
+    heft__free(rx->first);
+    heft__free(rx->n_left);
+    heft__free(rx->arrived);
+    heft__free(rx->damaged);
+    heft__free(rx);
+}
+
+void heft__chunk_rx_arm(heft__chunk_rx_t *rx, heft__token_t token)
+{
+    rx->token = token;
+    rx->n_begun = 0;
+    rx->has_failed = false;
+    memset(rx->arrived, 0, rx->n_bits / 8 + 1);
+    memset(rx->damaged, 0, rx->n_bits / 8 + 1);
+    for (uint32_t i = 0; i < rx->expect.n_routes; i++) {
+        rx->n_left[i] = n_chunks_of(&rx->expect.routes[i], rx->expect.chunk_bytes);
+    }
+}
+
+heft_status_t heft__chunk_rx_begin(heft__chunk_rx_t *rx, heft_error_t *err)
+{
+    if (++rx->n_begun > rx->expect.n_senders) {
+        rx->has_failed = true;
+        return heft__error_set(err, HEFT_ERR_PROTOCOL, "sender %u of a round with %u", rx->n_begun,
+                               rx->expect.n_senders);
+    }
+    return HEFT_OK;
+}
+
+static bool get_bit(const uint8_t *bits, uint64_t i)
+{
+    return (bits[i / 8] >> (i % 8) & 1) != 0;
+}
+
+static void set_bit(uint8_t *bits, uint64_t i)
+{
+    bits[i / 8] |= (uint8_t)(1u << (i % 8));
+}
+
+/* The header agrees with what is expected; *bit_out is its chunk. */
+static heft_status_t check_header(const heft__chunk_rx_t *rx, const heft__chunk_header_t *h,
+                                  size_t n, uint64_t *bit_out, heft_error_t *err)
+{
+    if (h->token.epoch != rx->token.epoch || h->token.seq != rx->token.seq) {
+        return heft__error_set(err, HEFT_ERR_STALE, "chunk of round %llu.%llu in round %llu.%llu",
+                               (unsigned long long)h->token.epoch, (unsigned long long)h->token.seq,
+                               (unsigned long long)rx->token.epoch,
+                               (unsigned long long)rx->token.seq);
+    }
+    if (h->route >= rx->expect.n_routes) {
+        return heft__error_set(err, HEFT_ERR_PROTOCOL, "chunk of route %llu, there are %u",
+                               (unsigned long long)h->route, rx->expect.n_routes);
+    }
+    const heft__route_t *route = &rx->expect.routes[h->route];
+    const uint64_t n_chunks = n_chunks_of(route, rx->expect.chunk_bytes);
+    if (h->index >= n_chunks) {
+        return heft__error_set(err, HEFT_ERR_PROTOCOL, "chunk %llu of route %llu, which has %llu",
+                               (unsigned long long)h->index, (unsigned long long)h->route,
+                               (unsigned long long)n_chunks);
+    }
+    uint64_t offset;
+    uint64_t length;
+    place(route, rx->expect.chunk_bytes, h->index, &offset, &length);
+    if (h->offset != offset || h->length != length || n != length) {
+        return heft__error_set(err, HEFT_ERR_PROTOCOL,
+                               "chunk %llu of route %llu: %llu bytes (%zu came) at %llu, expected "
+                               "%llu at %llu",
+                               (unsigned long long)h->index, (unsigned long long)h->route,
+                               (unsigned long long)h->length, n, (unsigned long long)h->offset,
+                               (unsigned long long)length, (unsigned long long)offset);
+    }
+    *bit_out = rx->first[h->route] + h->index;
+    if (get_bit(rx->arrived, *bit_out)) {
+        return heft__error_set(err, HEFT_ERR_PROTOCOL, "chunk %llu of route %llu came twice",
+                               (unsigned long long)h->index, (unsigned long long)h->route);
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t check_crc(heft__chunk_rx_t *rx, const heft__chunk_header_t *h, uint64_t bit,
+                               const void *data, size_t n, heft_error_t *err)
+{
+    const uint32_t crc = rx->expect.crc(0, data, (int64_t)n);
+    if (crc == h->crc) {
+        return HEFT_OK;
+    }
+    const bool is_second = get_bit(rx->damaged, bit);
+    set_bit(rx->damaged, bit);
+    rx->has_failed = rx->has_failed || is_second;
+    return heft__error_set(err, is_second ? HEFT_ERR_PROTOCOL : HEFT_ERR_DIGEST,
+                           "chunk %llu of route %llu: CRC %08x, its header says %08x%s",
+                           (unsigned long long)h->index, (unsigned long long)h->route, crc, h->crc,
+                           is_second ? ", for the second time" : "");
+}
+
+heft_status_t heft__chunk_rx_take(heft__chunk_rx_t *rx, uint8_t *window, const uint8_t *header,
+                                  const void *data, size_t n, heft_error_t *err)
+{
+    heft__chunk_header_t h;
+    uint64_t bit = 0;
+    if (rx->has_failed) {
+        return heft__error_set(err, HEFT_ERR_PROTOCOL, "the round has failed: no more chunks");
+    }
+    heft_status_t status =
+        heft__chunk_decode(header, HEFT__CHUNK_HEADER_BYTES, rx->expect.crc, &h, err);
+    if (status == HEFT_OK) {
+        status = check_header(rx, &h, n, &bit, err);
+    }
+    if (status != HEFT_OK) {
+        rx->has_failed = rx->has_failed || status != HEFT_ERR_STALE;
+        return status;
+    }
+    status = check_crc(rx, &h, bit, data, n, err);
+    if (status == HEFT_OK) {
+        memcpy(window + h.offset, data, n);
+        set_bit(rx->arrived, bit);
+        rx->n_left[h.route]--;
+    }
+    return status;
+}
+
+bool heft__chunk_rx_has_failed(const heft__chunk_rx_t *rx)
+{
+    return rx->has_failed;
+}
+
+heft_status_t heft__chunk_rx_check_whole(const heft__chunk_rx_t *rx, heft_error_t *err)
+{
+    for (uint32_t i = 0; i < rx->expect.n_routes; i++) {
+        if (rx->n_left[i] > 0) {
+            return heft__error_set(
+                err, HEFT_ERR_MISMATCH, "route %u: %llu of %llu chunks have not come", i,
+                (unsigned long long)rx->n_left[i],
+                (unsigned long long)n_chunks_of(&rx->expect.routes[i], rx->expect.chunk_bytes));
+        }
+    }
+    return HEFT_OK;
+}
+
+/* ---- sender ---- */
+
+static heft_status_t send_once(heft__remote_t *remote, const heft__expect_t *expect,
+                               const heft__chunk_header_t *header, const uint8_t *data,
+                               int64_t deadline_mono_ns, heft_error_t *err)
+{
+    uint8_t bytes[HEFT__CHUNK_HEADER_BYTES];
+    heft__chunk_encode(header, expect->crc, bytes);
+    return heft__remote_send(remote, bytes, data, (int64_t)header->length, deadline_mono_ns, err);
+}
+
+heft_status_t heft__chunk_send(heft__remote_t *remote, const heft__expect_t *expect,
+                               heft__token_t token, uint32_t route, const uint8_t *base,
+                               int64_t deadline_mono_ns,
+                               heft_status_t (*on_chunk)(void *arg, heft_error_t *err), void *arg,
+                               heft__chunk_counts_t *counts, heft_error_t *err)
+{
+    const heft__route_t *r = &expect->routes[route];
+    const uint64_t n_chunks = n_chunks_of(r, expect->chunk_bytes);
+    for (uint64_t i = 0; i < n_chunks; i++) {
+        heft__chunk_header_t header = { .token = token, .route = route, .index = i };
+        place(r, expect->chunk_bytes, i, &header.offset, &header.length);
+        const uint8_t *data = base + header.offset;
+        heft_status_t status = on_chunk != NULL ? on_chunk(arg, err) : HEFT_OK;
+        if (status == HEFT_OK) {
+            header.crc = expect->crc(0, data, (int64_t)header.length);
+            status = send_once(remote, expect, &header, data, deadline_mono_ns, err);
+            counts->chunks++;
+        }
+        if (status == HEFT_ERR_DIGEST) {
+            header.flags = HEFT__CHUNK_AGAIN;
+            status = send_once(remote, expect, &header, data, deadline_mono_ns, err);
+            counts->resent++;
+        }
+        if (status != HEFT_OK) {
+            return status;
+        }
+    }
+    return HEFT_OK;
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Chunks: for transports that send bytes through a buffer. A receiver says before a round what it
+ * expects: *routes*, ranges of its window, each sent in chunks of one size. Each chunk comes with a
+ * header; what does not fit what is expected never touches the window and fails the round. A chunk
+ * whose CRC-32C is wrong is sent once more.
+ *
+ * Threads: a receiver is confined (its transport's lock), a sender to the sending thread.
+ */
+#ifndef HEFT_TRANSPORT_CHUNK_H
+#define HEFT_TRANSPORT_CHUNK_H
+
+#include "transport/transport.h"
+
+enum { HEFT__CHUNK_HEADER_BYTES = 64 };
+
+typedef enum heft__chunk_flags { HEFT__CHUNK_AGAIN = 1u << 0 } heft__chunk_flags_t;
+
+/* docs/formats/chunk.md has the bytes. */
+typedef struct heft__chunk_header {
+    uint32_t flags;
+    heft__token_t token;
+    uint64_t route;
+    uint64_t index;  /* within the route */
+    uint64_t offset; /* within the window */
+    uint64_t length;
+    uint32_t crc; /* of the bytes */
+} heft__chunk_header_t;
+
+void heft__chunk_encode(const heft__chunk_header_t *header, heft__crc32c_t crc,
+                        uint8_t out[HEFT__CHUNK_HEADER_BYTES]);
+/* HEFT_ERR_PROTOCOL: no header, damaged, or of another version. */
+HEFT_MUST_CHECK heft_status_t heft__chunk_decode(const uint8_t *data, size_t n, heft__crc32c_t crc,
+                                                 heft__chunk_header_t *out, heft_error_t *err);
+
+/* ---- receiver ---- */
+
+typedef struct heft__chunk_rx heft__chunk_rx_t;
+
+/* expect is copied. HEFT_ERR_ARGUMENT: routes that overlap or leave the window. */
+HEFT_MUST_CHECK heft_status_t heft__chunk_rx_create(const heft__expect_t *expect,
+                                                    int64_t window_bytes, heft__chunk_rx_t **rx_out,
+                                                    heft_error_t *err);
+void heft__chunk_rx_destroy(heft__chunk_rx_t *rx);
+/* A round begins: nothing has arrived. */
+void heft__chunk_rx_arm(heft__chunk_rx_t *rx, heft__token_t token);
+/* One more sender. HEFT_ERR_PROTOCOL: more than expected; the round has failed. */
+HEFT_MUST_CHECK heft_status_t heft__chunk_rx_begin(heft__chunk_rx_t *rx, heft_error_t *err);
+/*
+ * A header and the n bytes after it, on their way to window. HEFT_OK: they are in place.
+ * HEFT_ERR_DIGEST: the CRC is wrong for the first time; send it once more. Anything else, and the
+ * second wrong CRC, fails the round: HEFT_ERR_PROTOCOL, HEFT_ERR_STALE (of another round).
+ */
+HEFT_MUST_CHECK heft_status_t heft__chunk_rx_take(heft__chunk_rx_t *rx, uint8_t *window,
+                                                  const uint8_t *header, const void *data, size_t n,
+                                                  heft_error_t *err);
+bool heft__chunk_rx_has_failed(const heft__chunk_rx_t *rx);
+/* Every expected chunk has arrived. HEFT_ERR_MISMATCH names the first route that lacks some. */
+HEFT_MUST_CHECK heft_status_t heft__chunk_rx_check_whole(const heft__chunk_rx_t *rx,
+                                                         heft_error_t *err);
+
+#endif
