@@ -76,7 +76,7 @@ class Fleet:
         self.port = self.url.rsplit(":", 1)[1]
         for rank in range(TP):
             self.start_rank(rank)
-        self.push_process, self.stopped = None, []
+        self.push_process, self.stopped, self.ending = None, [], []
 
     def start_coordinator(self):
         self.coordinator = Process(
@@ -115,6 +115,8 @@ class Fleet:
         if child.poll() is not None:
             return False
         child.send_signal(action)
+        if action == signal.SIGTERM:
+            self.ending.append(child)
         if action == signal.SIGSTOP:
             wake = time.monotonic() + (seconds or self.rng.choice((0.2, 1.0, 3.0, 7.0)))
             self.stopped.append((wake, child))
@@ -146,7 +148,8 @@ class Fleet:
             self.restart_dead()
             status = self.status()
             registered = all(any('"registered"' in line for line in list(p.lines)) for p in self.ranks.values())
-            if status is not None and registered and not self.stopped:
+            self.ending = [child for child in self.ending if child.poll() is None]
+            if status is not None and registered and not self.stopped and not self.ending:
                 heard = [m for m in status["members"] if m["role"] == "destination" and m["contact"] == "ok"]
                 if status["state"] in ("idle", "unknown", "partially_committed") and len(heard) == TP:
                     return status
