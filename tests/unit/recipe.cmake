@@ -25,11 +25,11 @@ heft_add_test(test_cache_map SOURCES unit/test_cache_map.c LABELS unit)
 
 # The rules of conversion with their vectors, and faults planted into them. --wrap puts a faulty
 # function in the place of a right one.
-heft_add_test(test_recipe_rules SOURCES unit/test_recipe_rules.c unit/recipe_rules.c unit/recipe_trip.c unit/recipe_bench.c
+heft_add_test(test_recipe_rules SOURCES unit/test_recipe_rules.c unit/recipe_rules.c unit/recipe_trip.c unit/recipe_bench.c support/ref_known.c
   LIBS PkgConfig::JANSSON LABELS unit)
-heft_add_test(test_recipe_back SOURCES unit/test_recipe_back.c unit/recipe_trip.c unit/recipe_bench.c
+heft_add_test(test_recipe_back SOURCES unit/test_recipe_back.c unit/recipe_trip.c unit/recipe_bench.c support/ref_known.c
   LIBS PkgConfig::JANSSON LABELS unit)
-heft_add_test(test_recipe_mutants SOURCES unit/test_recipe_mutants.c unit/recipe_rules.c unit/recipe_bench.c
+heft_add_test(test_recipe_mutants SOURCES unit/test_recipe_mutants.c unit/recipe_rules.c unit/recipe_bench.c support/ref_known.c
   LIBS PkgConfig::JANSSON LABELS unit)
 target_link_options(test_recipe_mutants PRIVATE -Wl,--wrap=heft_padded_size -Wl,--wrap=heft_kv_repeat
   -Wl,--wrap=heft__policy_dtype)
