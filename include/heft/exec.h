@@ -99,6 +99,10 @@ typedef struct heft_convert_opts {
     uint8_t reserved_3[7];
     heft_group_begin_t group_begin; /* NULL: none; called with one_by_one only */
     void *group_begin_arg;
+    /* how names are written: a manifest of the side that is made, whose recorded native names and
+     * declarations (heft_manifest_get_native) give every tensor its name in the files; borrowed
+     * until return. NULL: canonical names */
+    const heft_manifest_t *names;
 } heft_convert_opts_t;
 #define HEFT_CONVERT_MIN_MEMORY_BYTES 1000000
 #define HEFT_CONVERT_OPTS_INIT              \

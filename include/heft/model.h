@@ -144,7 +144,8 @@ HEFT_API void heft_checkpoint_release(const heft_checkpoint_t *checkpoint, uint3
  * max_shard_bytes (0: 5 GB; a larger tensor gets a shard of its own). Nothing exists under the
  * final names until commit: shards are written under temporary names in the folder, renamed on
  * commit, the index last (one shard: "model.safetensors", no index). The folder and its parents are
- * created if they do not exist; HEFT_ERR_EXISTS if it holds a checkpoint already. Space for all
+ * created if they do not exist; HEFT_ERR_EXISTS if it holds a checkpoint already. A tensor whose
+ * manifest records a native name has that in the files. Space for all
  * shards is reserved on disk here, so that a full disk is found before any work
  * (HEFT_ERR_NOSPACE with the file and its bytes) and not as a signal later. The manifest is
  * borrowed until return. Temporary files of writers that have died are removed.

@@ -9,6 +9,7 @@
 #define HEFT_RECIPE_H
 
 #include "heft/model.h"
+#include "heft/names.h"
 #include "heft/tape.h"
 
 #ifdef __cplusplus
@@ -138,6 +139,25 @@ HEFT_API HEFT_MUST_CHECK heft_status_t
 heft_recipe_compile_all(const heft_recipe_t *recipe, const heft_bindings_t *bindings, uint32_t rank,
                         const heft_manifest_t *source, const heft_manifest_t *destination,
                         heft_issues_t *issues, heft_tape_t **tape_out, heft_error_t *err);
+
+/**
+ * The parameters of one rank as a manifest of the destination: names, dtypes, shapes, and how they
+ * are laid out (`attr`), from the source's manifest alone. issues as of heft_recipe_compile_all.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t
+heft_recipe_synthesize(const heft_recipe_t *recipe, const heft_bindings_t *bindings, uint32_t rank,
+                       const heft_manifest_t *source, heft_issues_t *issues,
+                       heft_manifest_t **manifest_out, heft_error_t *err);
+
+/** 1, and the options that make a side's names canonical, where the recipe declares their form
+ * (`names`); 0 otherwise. side: "source" or "destination". */
+HEFT_API int heft_recipe_query_names(const heft_recipe_t *recipe, const char *side,
+                                     heft_name_opts_t *opts_out);
+/** Set the attributes that the recipe declares of a side's names, in a manifest of that side that
+ * is not finished. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_recipe_declare_names(const heft_recipe_t *recipe,
+                                                                 heft_manifest_t *manifest,
+                                                                 heft_error_t *err);
 
 /** Exceptions a recipe or a contract lists, each with its reason; see plan.h. */
 typedef enum heft_exception_kind {

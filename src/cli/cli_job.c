@@ -124,7 +124,17 @@ int cli_job_open(const cli_args_t *args, const char *source, bool needs_data, cl
 {
     int code = needs_data ? cli_model_open_checkpoint(args, source, "source", &job->source)
                           : cli_model_open(args, source, "source", &job->source);
-    return code == CLI_OK ? cli_job_load_recipe(args, source, job) : code;
+    if (code == CLI_OK) {
+        code = cli_job_load_recipe(args, source, job);
+    }
+    return code == CLI_OK ? cli_job_name(args, job, &job->source, "source") : code;
+}
+
+int cli_job_name(const cli_args_t *args, const cli_job_t *job, cli_model_t *model, const char *side)
+{
+    heft_name_opts_t opts;
+    (void)heft_recipe_query_names(job->recipe, side, &opts);
+    return cli_model_name(args, model, &opts);
 }
 
 /* ---- tapes and plan ---- */
@@ -163,6 +173,8 @@ static int open_destinations(const cli_args_t *args, const char *dst, cli_job_t 
         char *path = cli_rank_path(job, dst, job->first_rank + i);
         code = path != NULL ? cli_model_open(args, path, "destination", &job->destinations[i])
                             : cli_out_of_memory(args);
+        code =
+            code == CLI_OK ? cli_job_name(args, job, &job->destinations[i], "destination") : code;
         free(path);
     }
     return code;

@@ -31,6 +31,9 @@ void cli_job_fini(cli_job_t *job);
 int cli_job_load_recipe(const cli_args_t *args, const char *config_folder, cli_job_t *job);
 /* Open the source and load the recipe. */
 int cli_job_open(const cli_args_t *args, const char *source, bool needs_data, cli_job_t *job);
+/* Make the names of a model canonical as the recipe declares them of this side. */
+int cli_job_name(const cli_args_t *args, const cli_job_t *job, cli_model_t *model,
+                 const char *side);
 /* Compile all ranks, or that of --rank, against the destination at `dst` if it is not NULL. A
  * refusal is kept in job->err and not printed. */
 int cli_job_compile(const cli_args_t *args, const char *dst, cli_job_t *job);

@@ -103,6 +103,29 @@ int cli_model_open_checkpoint(const cli_args_t *args, const char *path, const ch
     return cli_model_open(args, path, side, model);
 }
 
+int cli_name_opts(const cli_args_t *args, heft_name_opts_t *opts)
+{
+    const char *form = cli_text(args, "name-form");
+    const char *layers = cli_text(args, "layer-form");
+    if (form == NULL && layers != NULL) {
+        return cli_fail(args, CLI_USAGE, "--layer-form needs --name-form keystr");
+    }
+    if (form == NULL) {
+        return CLI_OK;
+    }
+    bool is_keystr = strcmp(form, "keystr") == 0;
+    if (is_keystr != (layers != NULL)) {
+        return cli_fail(args, CLI_USAGE, "--name-form %s %s --layer-form", form,
+                        is_keystr ? "needs" : "takes no");
+    }
+    opts->name_form = is_keystr ? HEFT_NAME_FORM_KEYSTR : HEFT_NAME_FORM_DOTTED;
+    opts->types_lost = is_keystr ? 1 : 0; /* a file has names alone */
+    opts->layer_form = layers == NULL                    ? HEFT_LAYER_FORM_NONE
+                       : strcmp(layers, "unrolled") == 0 ? HEFT_LAYER_FORM_UNROLLED
+                                                         : HEFT_LAYER_FORM_SCANNED;
+    return CLI_OK;
+}
+
 int cli_model_name(const cli_args_t *args, cli_model_t *model, const heft_name_opts_t *opts)
 {
     heft_error_t err = HEFT_ERROR_INIT;

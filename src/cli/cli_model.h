@@ -17,6 +17,21 @@ int cli_model_open(const cli_args_t *args, const char *path, const char *side, c
 /* The same, but a manifest will not do. */
 int cli_model_open_checkpoint(const cli_args_t *args, const char *path, const char *side,
                               cli_model_t *model);
+#define CLI_OPT_NAME_FORM                                                                       \
+    {                                                                                           \
+        .name = "name-form", .value = "FORM", .kind = CLI_TEXT, .choices = "dotted keystr",     \
+        .help =                                                                                 \
+            "The form of a checkpoint's names, which become canonical: dotted (as they stand) " \
+            "or keystr (['a']['b'].value, of a JAX tree). Default: not declared, as they "      \
+            "stand."                                                                            \
+    }
+#define CLI_OPT_LAYER_FORM                                                                      \
+    {                                                                                           \
+        .name = "layer-form", .value = "FORM", .kind = CLI_TEXT, .choices = "scanned unrolled", \
+        .help = "With keystr: what layers.3 is, the slot of a scanned tree or a layer."         \
+    }
+/* Of --name-form and --layer-form; NONE where nothing is declared. */
+int cli_name_opts(const cli_args_t *args, heft_name_opts_t *opts);
 /* Make its names canonical, unless they are; a manifest that declares another form is refused. */
 int cli_model_name(const cli_args_t *args, cli_model_t *model, const heft_name_opts_t *opts);
 /* A whole file; *text_out is owned by the caller (free). */

@@ -50,7 +50,9 @@ static int report_back(const cli_args_t *args, const cli_job_t *job, const char 
 {
     cli_model_t back;
     int code = cli_model_open_checkpoint(args, dst, "source", &back);
+    code = code == CLI_OK ? cli_job_name(args, job, &back, "source") : code;
     if (code != CLI_OK) {
+        cli_model_close(&back);
         return code;
     }
     int64_t n_bytes = heft_manifest_get_n_bytes(back.manifest);
@@ -98,6 +100,25 @@ static int run_job(const cli_args_t *args, const char *source, bool needs_data, 
 
 /* ---- forwards ---- */
 
+/* What the recipe declares of the destination's names, as a manifest without tensors. */
+static heft_status_t declare_names(cli_job_t *job, heft_manifest_t **names_out)
+{
+    heft_manifest_t *names = NULL;
+    heft_status_t status = heft_manifest_create("destination", &names, &job->err);
+    if (status == HEFT_OK) {
+        status = heft_recipe_declare_names(job->recipe, names, &job->err);
+    }
+    if (status == HEFT_OK) {
+        status = heft_manifest_finish(names, &job->err);
+    }
+    if (status != HEFT_OK) {
+        heft_manifest_destroy(names);
+        return status;
+    }
+    *names_out = names;
+    return HEFT_OK;
+}
+
 static int convert(const cli_args_t *args, cli_job_t *job, const char *src, const char *dst)
 {
     int code = run_job(args, src, true, job);
@@ -111,7 +132,13 @@ static int convert(const cli_args_t *args, cli_job_t *job, const char *src, cons
     cli_progress_t progress;
     cli_progress_init(&progress, "convert");
     heft_convert_opts_t opts = options_of(args, &progress);
-    heft_status_t status = heft_convert(job->plan, job->source.checkpoint, path, &opts, &job->err);
+    heft_manifest_t *names = NULL;
+    heft_status_t status = declare_names(job, &names);
+    opts.names = names;
+    if (status == HEFT_OK) {
+        status = heft_convert(job->plan, job->source.checkpoint, path, &opts, &job->err);
+    }
+    heft_manifest_destroy(names);
     cli_progress_end(&progress);
     code = status == HEFT_OK
                ? report(args, job, path, (double)(cli_mono_ns() - progress.start_ns) / 1e9)
@@ -131,6 +158,7 @@ static int run_reverse(const cli_args_t *args, cli_job_t *job,
     opts.reverse = 1;
     opts.exceptions = job->exceptions;
     opts.n_exceptions = job->n_exceptions;
+    opts.names = job->source.manifest;
     heft_status_t status =
         heft_convert_reverse(job->plan, ranks, job->n_tapes, dst, &opts, &job->err);
     cli_progress_end(&progress);
@@ -159,6 +187,7 @@ static int reverse(const cli_args_t *args, cli_job_t *job, const char *src, cons
         char *path = cli_rank_path(job, src, job->first_rank + i);
         code = path != NULL ? cli_model_open_checkpoint(args, path, "destination", &models[i])
                             : cli_out_of_memory(args);
+        code = code == CLI_OK ? cli_job_name(args, job, &models[i], "destination") : code;
         ranks[i] = models[i].checkpoint;
         free(path);
     }

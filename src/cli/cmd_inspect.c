@@ -199,30 +199,6 @@ static int print_as_json(const cli_args_t *args, const heft_manifest_t *manifest
                                           totals_json(&totals), "tensors", tensors));
 }
 
-/* --name-form and --layer-form; NONE where nothing is declared. */
-static int read_name_opts(const cli_args_t *args, heft_name_opts_t *opts)
-{
-    const char *form = cli_text(args, "name-form");
-    const char *layers = cli_text(args, "layer-form");
-    if (form == NULL && layers != NULL) {
-        return cli_fail(args, CLI_USAGE, "--layer-form needs --name-form keystr");
-    }
-    if (form == NULL) {
-        return CLI_OK;
-    }
-    bool is_keystr = strcmp(form, "keystr") == 0;
-    if (is_keystr != (layers != NULL)) {
-        return cli_fail(args, CLI_USAGE, "--name-form %s %s --layer-form", form,
-                        is_keystr ? "needs" : "takes no");
-    }
-    opts->name_form = is_keystr ? HEFT_NAME_FORM_KEYSTR : HEFT_NAME_FORM_DOTTED;
-    opts->types_lost = is_keystr ? 1 : 0; /* a file has names alone */
-    opts->layer_form = layers == NULL                    ? HEFT_LAYER_FORM_NONE
-                       : strcmp(layers, "unrolled") == 0 ? HEFT_LAYER_FORM_UNROLLED
-                                                         : HEFT_LAYER_FORM_SCANNED;
-    return CLI_OK;
-}
-
 static int run(const cli_args_t *args)
 {
     if (cli_has(args, "cache-map")) {
@@ -231,7 +207,7 @@ static int run(const cli_args_t *args)
     cli_model_t model = { .manifest = NULL };
     heft_name_opts_t opts = HEFT_NAME_OPTS_INIT;
     const char *side = cli_text(args, "side");
-    int code = read_name_opts(args, &opts);
+    int code = cli_name_opts(args, &opts);
     if (code == CLI_OK) {
         code = cli_model_open(args, args->operands[0], side != NULL ? side : "source", &model);
     }
@@ -282,17 +258,8 @@ static const cli_option_t options[] = {
       .choices = "source destination",
       .help = "The side of a checkpoint: goes into its manifest, and says which root its names may "
               "have (base, model). Default: source." },
-    { .name = "name-form",
-      .value = "FORM",
-      .kind = CLI_TEXT,
-      .choices = "dotted keystr",
-      .help = "The form of a checkpoint's names, which become canonical: dotted (as they stand) or "
-              "keystr (['a']['b'].value, of a JAX tree). Default: not declared, as they stand." },
-    { .name = "layer-form",
-      .value = "FORM",
-      .kind = CLI_TEXT,
-      .choices = "scanned unrolled",
-      .help = "With keystr: what layers.3 is, the slot of a scanned tree or a layer." },
+    CLI_OPT_NAME_FORM,
+    CLI_OPT_LAYER_FORM,
     { .name = "cache-map",
       .kind = CLI_FLAG,
       .help =

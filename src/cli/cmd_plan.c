@@ -126,12 +126,34 @@ static int print_as_json(const cli_args_t *args, const cli_job_t *job)
                   (json_int_t)info.n_constant_bytes, "largest_group", group, "ranks", ranks));
 }
 
+/* The parameters of one rank as a manifest of the destination. */
+static int print_manifest(const cli_args_t *args, cli_job_t *job)
+{
+    heft_manifest_t *manifest = NULL;
+    char *text = NULL;
+    if (job->n_tapes > 1) {
+        return cli_fail(args, CLI_USAGE, "--manifest is of one rank of %u: --rank is needed",
+                        job->n_ranks);
+    }
+    heft_status_t status = heft_recipe_synthesize(job->recipe, job->bindings, job->first_rank,
+                                                  job->source.manifest, NULL, &manifest, &job->err);
+    if (status == HEFT_OK) {
+        status = heft_manifest_encode(manifest, &text, &job->err);
+    }
+    (void)fputs(text != NULL ? text : "", stdout);
+    heft_string_free(text);
+    heft_manifest_destroy(manifest);
+    return status == HEFT_OK ? CLI_OK : cli_fail_status(args, &job->err);
+}
+
 static int run(const cli_args_t *args)
 {
     cli_job_t job;
     cli_job_init(&job);
     int code = cli_job_run(args, args->operands[0], false, &job);
-    if (code == CLI_OK && cli_has(args, "json")) {
+    if (code == CLI_OK && cli_has(args, "manifest")) {
+        code = print_manifest(args, &job);
+    } else if (code == CLI_OK && cli_has(args, "json")) {
         code = print_as_json(args, &job);
     } else if (code == CLI_OK) {
         print_text(args, &job);
@@ -152,6 +174,9 @@ static const cli_option_t options[] = {
     CLI_OPT_CONFIG,
     CLI_OPT_RANK,
     { .name = "pieces", .kind = CLI_FLAG, .help = "List every piece, in destination order." },
+    { .name = "manifest",
+      .kind = CLI_FLAG,
+      .help = "Print the parameters of one rank as a manifest: names, dtypes, shapes, layouts." },
     CLI_OPT_JSON,
 };
 

@@ -144,7 +144,15 @@ static int run(const cli_args_t *args)
     int64_t wanted = cli_number(args, "wait-for", 0);
     cli_model_t model;
     int code = cli_model_open_checkpoint(args, args->operands[0], "source", &model);
+    heft_name_opts_t names = HEFT_NAME_OPTS_INIT;
+    if (code == CLI_OK) {
+        code = cli_name_opts(args, &names);
+    }
+    if (code == CLI_OK) {
+        code = cli_model_name(args, &model, &names);
+    }
     if (code != CLI_OK) {
+        cli_model_close(&model);
         return code;
     }
     uint32_t n = heft_manifest_get_n_tensors(model.manifest);
@@ -189,6 +197,8 @@ static const cli_option_t options[] = {
       .min = 1,
       .max = 86400,
       .help = "Deadline of --wait-for. Default: 60." },
+    CLI_OPT_NAME_FORM,
+    CLI_OPT_LAYER_FORM,
     CLI_OPT_JSON,
 };
 

@@ -90,35 +90,6 @@ static int on_resume(void *arg, int64_t version)
 
 /* ---- what the rank holds ---- */
 
-/* Buffers have storage shapes: rows of packed dtypes in bytes. */
-static heft_shape_t logical_shape(const heft_buffer_info_t *info)
-{
-    heft_shape_t shape = info->shape;
-    uint32_t bits = heft_dtype_get_bits(info->dtype);
-    if (bits < 8 && shape.rank > 0) {
-        shape.extent[shape.rank - 1] = shape.extent[shape.rank - 1] * 8 / bits;
-    }
-    return shape;
-}
-
-static heft_status_t list_params(const heft_tape_t *tape, heft_manifest_t *manifest,
-                                 heft_error_t *err)
-{
-    uint32_t n = heft_tape_get_n_buffers(tape);
-    for (uint32_t i = 0; i < n; i++) {
-        heft_buffer_info_t info;
-        heft_status_t status = heft_tape_query_buffer(tape, i, &info, err);
-        if (status == HEFT_OK && info.kind == HEFT_BUFFER_PARAM) {
-            heft_shape_t shape = logical_shape(&info);
-            status = heft_manifest_add(manifest, info.name, info.dtype, &shape, err);
-        }
-        if (status != HEFT_OK) {
-            return status;
-        }
-    }
-    return heft_manifest_finish(manifest, err);
-}
-
 static int make_params(serve_t *s)
 {
     const cli_args_t *args = s->args;
@@ -138,11 +109,8 @@ static int make_params(serve_t *s)
         return code;
     }
     heft_error_t err = HEFT_ERROR_INIT;
-    heft_status_t status = heft_manifest_create("destination", &s->params, &err);
-    if (status == HEFT_OK) {
-        status = list_params(s->job.tapes[0], s->params, &err);
-    }
-    if (status != HEFT_OK) {
+    if (heft_recipe_synthesize(s->job.recipe, s->job.bindings, s->job.first_rank,
+                               s->job.source.manifest, NULL, &s->params, &err) != HEFT_OK) {
         return cli_fail_status(args, &err);
     }
     s->digests = calloc((size_t)heft_manifest_get_n_tensors(s->params) + 1, sizeof s->digests[0]);

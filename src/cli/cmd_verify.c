@@ -69,6 +69,7 @@ static int verify_rank(const cli_args_t *args, cli_job_t *job, uint32_t i, json_
     cli_model_t model;
     int code = cli_model_open_checkpoint(args, path, "destination", &model);
     free(path);
+    code = code == CLI_OK ? cli_job_name(args, job, &model, "destination") : code;
     if (code != CLI_OK) {
         cli_model_close(&model);
         return code;

@@ -81,6 +81,9 @@ static heft_status_t make_manifest(const conversion_t *c, uint32_t r, heft_error
             status = heft_manifest_add(rank->manifest, info.name, info.dtype, &shape, err);
         }
     }
+    if (status == HEFT_OK && c->opts.names != NULL) {
+        status = heft__manifest_copy_natives(c->opts.names, rank->manifest, err);
+    }
     return status == HEFT_OK ? heft_manifest_finish(rank->manifest, err) : status;
 }
 

@@ -180,6 +180,9 @@ static heft_status_t make_manifest(reversal_t *r, heft_error_t *err)
             status = heft_manifest_add(r->manifest, info.name, info.dtype, &shape, err);
         }
     }
+    if (status == HEFT_OK && r->opts.names != NULL) {
+        status = heft__manifest_copy_natives(r->opts.names, r->manifest, err);
+    }
     return status == HEFT_OK ? heft_manifest_finish(r->manifest, err) : status;
 }
 

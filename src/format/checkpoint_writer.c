@@ -80,9 +80,11 @@ static heft_status_t copy_tensors(heft_checkpoint_writer_t *w, const heft_manife
             room = max_shard_bytes;
         }
         room = t->n_bytes > room ? 0 : room - t->n_bytes;
-        char *name = heft__arena_strndup(&w->arena, t->name, strlen(t->name));
+        const char *native = heft_manifest_get_tensor_attr(manifest, i, "native");
+        native = native != NULL ? native : t->name;
+        char *name = heft__arena_strndup(&w->arena, native, strlen(native));
         if (name == NULL) {
-            return heft__error_nomem(err, strlen(t->name) + 1);
+            return heft__error_nomem(err, strlen(native) + 1);
         }
         w->slots[i] = (slot_t){ .name = name,
                                 .n_bytes = t->n_bytes,
@@ -124,7 +126,7 @@ static heft_status_t put_header(heft_checkpoint_writer_t *w, const heft_manifest
         slot_t *slot = &w->slots[w->order[k]];
         const heft_tensor_info_t *t = heft__manifest_get(manifest, w->order[k]);
         heft__text_put(text, ",");
-        heft__text_put_json(text, t->name);
+        heft__text_put_json(text, slot->name);
         heft__text_printf(text, ":{\"dtype\":\"%s\",\"shape\":[", heft_dtype_get_name(t->dtype));
         for (int d = 0; d < t->shape.rank; d++) {
             heft__text_printf(text, d > 0 ? ",%lld" : "%lld", (long long)t->shape.extent[d]);

@@ -67,6 +67,22 @@ heft_status_t heft_manifest_get_native(const heft_manifest_t *manifest, const ch
     return HEFT_OK;
 }
 
+heft_status_t heft__manifest_copy_natives(const heft_manifest_t *names, heft_manifest_t *to,
+                                          heft_error_t *err)
+{
+    heft_status_t status = HEFT_OK;
+    for (size_t i = 0; i < to->n_tensors && status == HEFT_OK; i++) {
+        char *native = NULL;
+        const char *name = to->tensors[i].name;
+        status = heft_manifest_get_native(names, name, &native, err);
+        if (status == HEFT_OK && strcmp(native, name) != 0) {
+            status = heft_manifest_set_tensor_attr(to, name, "native", native, err);
+        }
+        heft_string_free(native);
+    }
+    return status;
+}
+
 /* ---- roots and leaves ---- */
 
 static const char *root_token(const char *side)

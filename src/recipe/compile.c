@@ -22,6 +22,11 @@ static bool take(heft__compile_t *c, heft_status_t status)
     return goes_on;
 }
 
+bool heft__compile_take(heft__compile_t *c, heft_status_t status)
+{
+    return take(c, status);
+}
+
 /* ---- names of targets ---- */
 
 heft_status_t heft__put_expr(heft__compile_t *c, const heft__expr_t *expr)
@@ -99,7 +104,7 @@ static void print_shape(const heft_shape_t *shape, char out[128])
     }
 }
 
-static bool same_shape(const heft_shape_t *a, const heft_shape_t *b)
+bool heft__same_shape(const heft_shape_t *a, const heft_shape_t *b)
 {
     bool same = a->rank == b->rank;
     for (int k = 0; same && k < a->rank; k++) {
@@ -108,10 +113,10 @@ static bool same_shape(const heft_shape_t *a, const heft_shape_t *b)
     return same;
 }
 
-static heft_status_t shapes_differ(const heft__compile_t *c, heft__pos_t pos, const char *name,
-                                   heft_dtype_t dtype, const heft_shape_t *shape,
-                                   heft_dtype_t other_dtype, const heft_shape_t *other,
-                                   const char *where)
+heft_status_t heft__shapes_differ(const heft__compile_t *c, heft__pos_t pos, const char *name,
+                                  heft_dtype_t dtype, const heft_shape_t *shape,
+                                  heft_dtype_t other_dtype, const heft_shape_t *other,
+                                  const char *where)
 {
     char here[128];
     char there[128];
@@ -153,10 +158,11 @@ heft_status_t heft__param_get(heft__compile_t *c, heft__pos_t pos, heft_dtype_t 
         return status;
     }
     const heft__param_t *param = &c->params[index];
-    if (param->dtype != dtype || !same_shape(&param->shape, shape)) {
+    if (param->dtype != dtype || !heft__same_shape(&param->shape, shape)) {
         char where[64];
         (void)snprintf(where, sizeof where, "by the rule on line %u", (unsigned)param->pos.line);
-        return shapes_differ(c, pos, param->name, dtype, shape, param->dtype, &param->shape, where);
+        return heft__shapes_differ(c, pos, param->name, dtype, shape, param->dtype, &param->shape,
+                                   where);
     }
     *buffer_out = param->buffer;
     return HEFT_OK;
@@ -473,7 +479,7 @@ static heft_status_t apply_ignore(heft__compile_t *c, size_t i)
             is_hit = true;
         }
     }
-    if (is_hit || line->is_optional) {
+    if (is_hit || line->is_optional || heft__is_excluded(c->env.source, line->pattern.text)) {
         return HEFT_OK;
     }
     return FAIL(c, line->pattern.pos, HEFT_ERR_NAME,
@@ -542,6 +548,7 @@ static void run(heft__compile_t *c, uint32_t rank, const heft_manifest_t *source
 {
     c->env.names = &c->names;
     c->env.destination = destination;
+    c->env.source = source;
     c->env.rank = rank;
     c->env.captures = c->captures;
     c->env.axis_index = c->axis_index;
@@ -549,10 +556,21 @@ static void run(heft__compile_t *c, uint32_t rank, const heft_manifest_t *source
     if (!take(c, heft__names_init(&c->names, source, c->err)) || !run_values(c, rank)) {
         return;
     }
+    if (!take(c, heft__check_names(c))) {
+        return;
+    }
     heft_status_t policy = init_policy(c);
-    if (take(c, policy) && check_except(c) && run_rules(c) && destination != NULL &&
-        policy == HEFT_OK) {
-        (void)take(c, heft__check_destination(c, destination));
+    if (!take(c, policy) || !check_except(c) || !run_rules(c) || policy != HEFT_OK) {
+        return;
+    }
+    bool goes_on = destination == NULL || take(c, heft__check_destination(c, destination));
+    bool is_wanted = c->wants_manifest || c->recipe->n_attr_lines > 0 ||
+                     (destination != NULL && heft__has_layouts(destination));
+    if (goes_on && is_wanted && c->faults->n == 0) {
+        (void)take(c, heft__synthesize(c, &c->manifest));
+    }
+    if (c->manifest != NULL && destination != NULL) {
+        heft__check_layouts(c, destination);
     }
 }
 
@@ -565,13 +583,15 @@ heft_status_t heft_recipe_compile(const heft_recipe_t *recipe, const heft_bindin
                                    err);
 }
 
-heft_status_t heft_recipe_compile_all(const heft_recipe_t *recipe, const heft_bindings_t *bindings,
-                                      uint32_t rank, const heft_manifest_t *source,
-                                      const heft_manifest_t *destination, heft_issues_t *issues,
-                                      heft_tape_t **tape_out, heft_error_t *err)
+/* manifest_out: NULL if it is not wanted. */
+static heft_status_t compile_all(const heft_recipe_t *recipe, const heft_bindings_t *bindings,
+                                 uint32_t rank, const heft_manifest_t *source,
+                                 const heft_manifest_t *destination, heft_issues_t *issues,
+                                 heft_tape_t **tape_out, heft_manifest_t **manifest_out,
+                                 heft_error_t *err)
 {
-    if (recipe == NULL || source == NULL || tape_out == NULL) {
-        return heft__error_set(err, HEFT_ERR_ARGUMENT, "no recipe, source or output");
+    if (recipe == NULL || source == NULL) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "no recipe or source");
     }
     heft__compile_t *c = heft__calloc(1, sizeof *c);
     if (c == NULL) {
@@ -580,6 +600,7 @@ heft_status_t heft_recipe_compile_all(const heft_recipe_t *recipe, const heft_bi
     heft__faults_t faults;
     heft__faults_init(&faults, recipe, issues, true);
     c->recipe = recipe;
+    c->wants_manifest = manifest_out != NULL;
     c->faults = &faults;
     c->err = &c->inner;
     heft__error_reset(&c->inner);
@@ -591,10 +612,15 @@ heft_status_t heft_recipe_compile_all(const heft_recipe_t *recipe, const heft_bi
         run(c, rank, source, destination);
     }
     heft_status_t status = heft__faults_status(&faults, err);
-    if (status == HEFT_OK) {
+    if (status == HEFT_OK && tape_out != NULL) {
         *tape_out = c->tape;
     } else {
         heft_tape_destroy(c->tape);
+    }
+    if (status == HEFT_OK && manifest_out != NULL) {
+        *manifest_out = c->manifest;
+    } else {
+        heft_manifest_destroy(c->manifest);
     }
     heft__env_fini(&c->env);
     heft__names_fini(&c->names);
@@ -606,75 +632,24 @@ heft_status_t heft_recipe_compile_all(const heft_recipe_t *recipe, const heft_bi
     return status;
 }
 
-/* ---- the destination ---- */
-
-static heft_status_t not_in_destination(const heft__compile_t *c, const heft__param_t *param,
-                                        const heft_manifest_t *destination)
+heft_status_t heft_recipe_compile_all(const heft_recipe_t *recipe, const heft_bindings_t *bindings,
+                                      uint32_t rank, const heft_manifest_t *source,
+                                      const heft_manifest_t *destination, heft_issues_t *issues,
+                                      heft_tape_t **tape_out, heft_error_t *err)
 {
-    const char *best = NULL;
-    uint32_t limit = c->faults->n < MAX_NEAREST ? (uint32_t)strlen(param->name) / 3 + 1 : 0;
-    for (uint32_t i = 0; i < heft_manifest_get_n_tensors(destination) && limit > 0; i++) {
-        heft_tensor_info_t info;
-        if (heft_manifest_query(destination, i, &info, NULL) == HEFT_OK) {
-            uint32_t distance = heft__edit_distance(param->name, info.name, limit);
-            if (distance <= limit) {
-                best = info.name;
-                limit = distance > 0 ? distance - 1 : 0;
-            }
-        }
+    if (tape_out == NULL) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "no output");
     }
-    return FAIL(c, param->pos, HEFT_ERR_NAME, "parameter \"%s\" is not in the destination%s%s%s",
-                param->name, best != NULL ? "; nearest is \"" : "", best != NULL ? best : "",
-                best != NULL ? "\"" : "");
+    return compile_all(recipe, bindings, rank, source, destination, issues, tape_out, NULL, err);
 }
 
-static heft_status_t check_param(const heft__compile_t *c, const heft__param_t *param,
-                                 const heft_manifest_t *destination, bool *seen)
+heft_status_t heft_recipe_synthesize(const heft_recipe_t *recipe, const heft_bindings_t *bindings,
+                                     uint32_t rank, const heft_manifest_t *source,
+                                     heft_issues_t *issues, heft_manifest_t **manifest_out,
+                                     heft_error_t *err)
 {
-    uint32_t index;
-    heft_tensor_info_t info;
-    if (heft_manifest_find(destination, param->name, &index, NULL) != HEFT_OK) {
-        return not_in_destination(c, param, destination);
+    if (manifest_out == NULL) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "no output");
     }
-    heft_status_t status = heft_manifest_query(destination, index, &info, c->err);
-    if (status != HEFT_OK) {
-        return status;
-    }
-    seen[index] = true;
-    if (info.dtype != param->dtype || !same_shape(&info.shape, &param->shape)) {
-        return shapes_differ(c, param->pos, param->name, param->dtype, &param->shape, info.dtype,
-                             &info.shape, "in the destination");
-    }
-    return HEFT_OK;
-}
-
-heft_status_t heft__check_destination(heft__compile_t *c, const heft_manifest_t *destination)
-{
-    uint32_t n = heft_manifest_get_n_tensors(destination);
-    bool *seen = heft__arena_calloc(&c->arena, n > 0 ? n : 1, sizeof *seen);
-    if (seen == NULL) {
-        return heft__error_nomem(c->err, n);
-    }
-    for (size_t i = 0; i < c->n_params; i++) {
-        if (!take(c, check_param(c, &c->params[i], destination, seen))) {
-            return HEFT__SAID;
-        }
-    }
-    /* what no rule writes is for the proof to name, all of it at once, or to excuse */
-    for (uint32_t i = 0; i < n; i++) {
-        heft_tensor_info_t info;
-        uint32_t buffer;
-        if (seen[i]) {
-            continue;
-        }
-        heft_status_t status = heft_manifest_query(destination, i, &info, c->err);
-        if (status == HEFT_OK) {
-            status = heft_tape_add_buffer(c->tape, HEFT_BUFFER_PARAM, info.name, info.dtype,
-                                          &info.shape, &buffer, c->err);
-        }
-        if (status != HEFT_OK) {
-            return status;
-        }
-    }
-    return HEFT_OK;
+    return compile_all(recipe, bindings, rank, source, NULL, issues, NULL, manifest_out, err);
 }

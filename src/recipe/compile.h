@@ -104,6 +104,7 @@ typedef struct heft__env {
     const heft_recipe_t *recipe;
     const heft_bindings_t *bindings;    /* may be NULL */
     const heft_manifest_t *destination; /* may be NULL */
+    const heft_manifest_t *source;      /* NULL where it is not known yet */
     const heft__names_t *names;         /* NULL: has() is not available */
     heft__value_t *lets;                /* recipe->n_lets of them */
     int64_t rank;
@@ -127,6 +128,9 @@ bool heft__value_of_json(const json_t *json, heft__value_t *out);
 /* A key of configuration, destination or environment; VALUE_NONE where it is absent. */
 heft_status_t heft__eval_key(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
                              heft_error_t *err);
+/* What a manifest declares: dest.KEY, source.KEY. */
+heft_status_t heft__eval_dest(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
+                              heft_error_t *err);
 /* padded_size, kv_repeat, rollout_tp */
 heft_status_t heft__eval_size_call(const heft__env_t *env, const heft__expr_t *expr,
                                    heft__value_t *out, heft_error_t *err);
@@ -216,6 +220,8 @@ typedef struct heft__compile {
     heft__env_t env;
     heft__names_t names;
     heft_tape_t *tape;
+    heft_manifest_t *manifest; /* the parameters, where it is wanted */
+    bool wants_manifest;
     heft__arena_t arena;
     heft__param_t *params;
     size_t n_params, cap_params;
@@ -262,6 +268,24 @@ heft_dtype_t heft__policy_dtype(const heft__compile_t *c, const heft__name_t *so
 /* The parameter with the name in c->text, made if new; shape and dtype must agree. */
 heft_status_t heft__param_get(heft__compile_t *c, heft__pos_t pos, heft_dtype_t dtype,
                               const heft_shape_t *shape, uint32_t *buffer_out);
+/* Take what went wrong, if anything; false: one cannot go on. */
+bool heft__compile_take(heft__compile_t *c, heft_status_t status);
+/* "A [..] here, B [..] there": refuse. */
+heft_status_t heft__shapes_differ(const heft__compile_t *c, heft__pos_t pos, const char *name,
+                                  heft_dtype_t dtype, const heft_shape_t *shape,
+                                  heft_dtype_t other_dtype, const heft_shape_t *other,
+                                  const char *where);
+bool heft__same_shape(const heft_shape_t *a, const heft_shape_t *b);
+/* The forms of names that the recipe and the manifests declare are the same. */
+heft_status_t heft__check_names(heft__compile_t *c);
+/* The parameters as a manifest of the destination, with what `attr` says of them. */
+heft_status_t heft__synthesize(heft__compile_t *c, heft_manifest_t **manifest_out);
+/* Whether a manifest says how any tensor is laid out. */
+bool heft__has_layouts(const heft_manifest_t *manifest);
+/* Compare what both say; differences go to the faults. */
+void heft__check_layouts(heft__compile_t *c, const heft_manifest_t *destination);
+/* Whether a leaf that the source excludes matches. */
+bool heft__is_excluded(const heft_manifest_t *source, const char *pattern);
 /* Compare with the destination; parameters that no rule writes are added to the tape unwritten. */
 heft_status_t heft__check_destination(heft__compile_t *c, const heft_manifest_t *destination);
 

@@ -116,24 +116,6 @@ static heft_status_t get_config(const heft__env_t *env, const heft__expr_t *expr
     return HEFT_OK;
 }
 
-static heft_status_t get_dest(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
-                              heft_error_t *err)
-{
-    *out = (heft__value_t){ .kind = VALUE_NONE };
-    const char *text =
-        env->destination != NULL ? heft_manifest_get_attr(env->destination, expr->text) : NULL;
-    if (text != NULL && !heft__value_parse((heft__span_t){ text, strlen(text) }, out)) {
-        return FAIL(env, expr, HEFT_ERR_ARGUMENT, "dest.%s: %s is beyond 64 bits", expr->text,
-                    text);
-    }
-    for (size_t i = 0; text == NULL && i < env->recipe->n_lets; i++) {
-        if (strcmp(env->recipe->lets[i].name, expr->text) == 0) {
-            *out = env->lets[i];
-        }
-    }
-    return out->kind != VALUE_FAILED ? HEFT_OK : HEFT__SAID;
-}
-
 static heft_status_t get_env(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
                              heft_error_t *err)
 {
@@ -157,8 +139,11 @@ static heft_status_t no_key(const heft__env_t *env, const heft__expr_t *expr, co
                     "config.%s is wanted and no configuration was given", expr->text);
     }
     return FAIL(env, expr, HEFT_ERR_ARGUMENT, "%s.%s is absent%s%s",
-                expr->kind == EXPR_CONFIG ? "config" : "dest", expr->text,
-                nearest != NULL ? "; the nearest key is " : "", nearest != NULL ? nearest : "");
+                expr->kind == EXPR_CONFIG   ? "config"
+                : expr->kind == EXPR_SOURCE ? "source"
+                                            : "dest",
+                expr->text, nearest != NULL ? "; the nearest key is " : "",
+                nearest != NULL ? nearest : "");
 }
 
 static heft_status_t get_key(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
@@ -167,7 +152,7 @@ static heft_status_t get_key(const heft__env_t *env, const heft__expr_t *expr, h
     const char *nearest = NULL;
     heft_status_t status = expr->kind == EXPR_CONFIG ? get_config(env, expr, out, &nearest, err)
                            : expr->kind == EXPR_ENV  ? get_env(env, expr, out, err)
-                                                     : get_dest(env, expr, out, err);
+                                                     : heft__eval_dest(env, expr, out, err);
     return status != HEFT_OK || out->kind != VALUE_NONE || may_be_absent
                ? status
                : no_key(env, expr, nearest, err);
@@ -520,6 +505,7 @@ heft_status_t heft__eval(const heft__env_t *env, const heft__expr_t *expr, heft_
         return HEFT_OK;
     case EXPR_CONFIG:
     case EXPR_DEST:
+    case EXPR_SOURCE:
     case EXPR_ENV:
         return get_key(env, expr, value_out, false, err);
     case EXPR_UNARY:

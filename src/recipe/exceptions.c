@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The exceptions that hold in one case: `when` is evaluated, optional ignores that match nothing
- * are dropped. Evaluated as for rank 0, since an exception speaks for all ranks.
+ * are dropped, and so are those that match only what the source excludes already. Evaluated as for
+ * rank 0, since an exception speaks for all ranks.
  */
 #include "recipe/compile.h"
 
@@ -33,7 +34,9 @@ static heft_status_t holds(const heft__env_t *env, size_t i, bool *holds_out, he
             return status;
         }
     }
-    if (exception->kind == HEFT_EXCEPTION_UNUSED && line->is_optional && *holds_out) {
+    bool may_match_nothing =
+        line->is_optional || heft__is_excluded(env->source, line->pattern.text);
+    if (exception->kind == HEFT_EXCEPTION_UNUSED && may_match_nothing && *holds_out) {
         bool is_hit = false;
         for (uint32_t k = 0; k < env->names->n && !is_hit; k++) {
             is_hit = heft__pattern_match(&line->pattern, &env->names->items[k], NULL);
@@ -82,6 +85,7 @@ heft_status_t heft_recipe_resolve_exceptions(const heft_recipe_t *recipe,
     }
     env.names = &names;
     env.destination = destination;
+    env.source = source;
     if (status == HEFT_OK) {
         (void)heft__env_run(&env, false, &faults);
         status = heft__faults_status(&faults, err);

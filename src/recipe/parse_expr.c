@@ -249,6 +249,32 @@ static heft_status_t parse_variable(heft__parser_t *p, heft__expr_t *expr)
     return HEFT_OK;
 }
 
+/* dest.KEY, dest("PATTERN").KEY, and the same of the source */
+static heft_status_t parse_dest(heft__parser_t *p, heft__expr_t *expr)
+{
+    expr->kind = heft__parse_is_word(p, "dest") ? EXPR_DEST : EXPR_SOURCE;
+    if (p->at[1].kind != TOKEN_LPAREN) {
+        return parse_path(p, expr);
+    }
+    p->at += 2;
+    if (p->at->kind != TOKEN_STRING) {
+        return heft__parse_expected(p, "a pattern in quotes");
+    }
+    heft_status_t status = new_expr(p, EXPR_WORD, &expr->left);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    expr->left->text = heft__parse_dup(p, p->at->text);
+    if (expr->left->text == NULL) {
+        return HEFT_ERR_NOMEM;
+    }
+    p->at++;
+    if (p->at->kind != TOKEN_RPAREN) {
+        return heft__parse_expected(p, "`)`");
+    }
+    return parse_path(p, expr); /* which steps over the parenthesis */
+}
+
 static heft_status_t parse_word(heft__parser_t *p, heft__expr_t *expr)
 {
     if (heft__parse_is_word(p, "true") || heft__parse_is_word(p, "false")) {
@@ -258,9 +284,14 @@ static heft_status_t parse_word(heft__parser_t *p, heft__expr_t *expr)
         return HEFT_OK;
     }
     bool is_config = heft__parse_is_word(p, "config");
-    if (is_config || heft__parse_is_word(p, "dest")) {
-        expr->kind = is_config ? EXPR_CONFIG : EXPR_DEST;
+    if (is_config) {
+        expr->kind = EXPR_CONFIG;
         return parse_path(p, expr);
+    }
+    if (heft__parse_is_word(p, "dest") ||
+        (heft__parse_is_word(p, "source") &&
+         (p->at[1].kind == TOKEN_DOT || p->at[1].kind == TOKEN_LPAREN))) {
+        return parse_dest(p, expr);
     }
     if (heft__parse_is_word(p, "env") && p->at[1].kind == TOKEN_DOT) {
         return parse_variable(p, expr);

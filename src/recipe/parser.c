@@ -315,6 +315,9 @@ static heft_status_t parse_rule_line(heft__parser_t *p)
             break;
         }
     }
+    if (!is_shared && heft__parse_accept_word(p, "attr")) {
+        return heft__parse_attr(p, is_optional);
+    }
     heft_exception_kind_t kind = exception_at(p);
     if (kind != 0 && !is_shared) {
         p->at++;
@@ -367,6 +370,8 @@ static heft_status_t parse_statement(heft__parser_t *p)
         status = parse_dtype(p, pos);
     } else if (heft__parse_accept_word(p, "refuse")) {
         status = parse_refuse(p);
+    } else if (heft__parse_accept_word(p, "names")) {
+        status = heft__parse_names(p, pos);
     } else {
         status = parse_rule_line(p);
     }
@@ -528,6 +533,7 @@ void heft_recipe_destroy(heft_recipe_t *recipe)
     json_decref(recipe->lists);
     heft__free(recipe->lets);
     heft__free(recipe->variables);
+    heft__free(recipe->attr_lines);
     heft__free(recipe->functions);
     heft__free(recipe->steps);
     heft__free(recipe->rules);

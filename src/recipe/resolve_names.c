@@ -271,13 +271,35 @@ static bool resolve_exceptions(const heft_recipe_t *recipe, heft__faults_t *faul
     return true;
 }
 
+static bool resolve_attrs(const heft_recipe_t *recipe, heft__faults_t *faults, heft_error_t *inner)
+{
+    heft__scope_t scope = { .recipe = recipe,
+                            .n_lets = recipe->n_lets,
+                            .has_rank = recipe->rank_name != NULL };
+    for (size_t i = 0; i < recipe->n_attr_lines; i++) {
+        bool per_match = false;
+        const heft__attr_line_t *line = recipe->attr_lines[i];
+        if (line->when != NULL &&
+            !take(faults, heft__resolve_expr(&scope, line->when, &per_match, inner), inner)) {
+            return false;
+        }
+        for (uint32_t k = 0; k < line->n_items; k++) {
+            heft__expr_t *value = line->items[k].value;
+            if (!take(faults, heft__resolve_expr(&scope, value, &per_match, inner), inner)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 heft_status_t heft__resolve(heft_recipe_t *recipe, heft__faults_t *faults)
 {
     heft_error_t inner = HEFT_ERROR_INIT;
-    bool goes_on = take(faults, check_rank_name(recipe, &inner), &inner) &&
-                   resolve_steps(recipe, faults, &inner) &&
-                   resolve_policy(recipe, faults, &inner) &&
-                   resolve_exceptions(recipe, faults, &inner);
+    bool goes_on =
+        take(faults, check_rank_name(recipe, &inner), &inner) &&
+        resolve_steps(recipe, faults, &inner) && resolve_policy(recipe, faults, &inner) &&
+        resolve_exceptions(recipe, faults, &inner) && resolve_attrs(recipe, faults, &inner);
     for (size_t i = 0; goes_on && i < recipe->n_refusals; i++) {
         goes_on = take(faults, heft__resolve_rule(recipe, recipe->refusals[i], &inner), &inner);
     }

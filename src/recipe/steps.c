@@ -116,10 +116,11 @@ void heft__list_values(const heft__env_t *env, const heft__expr_t *expr, char *o
     }
     heft__list_values(env, expr->left, out, bytes);
     heft__list_values(env, expr->right, out, bytes);
-    const char *prefix = expr->kind == EXPR_CONFIG ? "config."
-                         : expr->kind == EXPR_DEST ? "dest."
-                         : expr->kind == EXPR_ENV  ? "env."
-                                                   : "";
+    const char *prefix = expr->kind == EXPR_CONFIG   ? "config."
+                         : expr->kind == EXPR_DEST   ? "dest."
+                         : expr->kind == EXPR_SOURCE ? "source."
+                         : expr->kind == EXPR_ENV    ? "env."
+                                                     : "";
     bool is_named = expr->kind == EXPR_LET || expr->kind == EXPR_RANK || heft__expr_is_key(expr) ||
                     expr->kind == EXPR_CAPTURE || expr->kind == EXPR_LOOP;
     heft__value_t value = { 0 };

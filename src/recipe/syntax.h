@@ -20,6 +20,9 @@
 #define HEFT__MAX_HEIGHT 256  /* of the tree of an expression */
 #define HEFT__MAX_PARTS 8     /* sources, targets, loops, and kernel arguments of one rule */
 #define HEFT__NONE (-1)
+#define HEFT__MAX_ATTRS 16 /* of one `attr` */
+#define HEFT__SOURCE 0
+#define HEFT__DESTINATION 1
 
 typedef struct heft__pos {
     uint32_t line;
@@ -95,8 +98,9 @@ typedef enum heft__expr_kind {
     EXPR_LOOP, /* what a `for` of the rule counts */
     EXPR_AXIS,
     EXPR_CONFIG,
-    EXPR_ENV, /* a variable of the environment, as bound */
-    EXPR_DEST,
+    EXPR_ENV,    /* a variable of the environment, as bound */
+    EXPR_DEST,   /* left: NULL, or a pattern of tensors */
+    EXPR_SOURCE, /* the same of the source */
     EXPR_UNARY,
     EXPR_BINARY,
     EXPR_CALL,
@@ -159,7 +163,8 @@ typedef struct heft__expr {
 /* A value that may be absent, so that `or` behind it gives a default. */
 static inline bool heft__expr_is_key(const heft__expr_t *expr)
 {
-    return expr->kind == EXPR_CONFIG || expr->kind == EXPR_DEST || expr->kind == EXPR_ENV;
+    return expr->kind == EXPR_CONFIG || expr->kind == EXPR_DEST || expr->kind == EXPR_SOURCE ||
+           expr->kind == EXPR_ENV;
 }
 
 /* ---- axes ---- */
@@ -359,6 +364,31 @@ typedef struct heft__exception_line {
     heft__expr_t *when; /* NULL: always */
 } heft__exception_line_t;
 
+/* The form of one side's names; NONE: not declared. */
+typedef struct heft__name_decl {
+    heft__pos_t pos;
+    heft_name_form_t form;
+    heft_layer_form_t layers;
+    const char *container; /* NULL: the usual one */
+    const char *root;      /* NULL: none */
+    const char *suffix;    /* NULL: none */
+} heft__name_decl_t;
+
+typedef struct heft__attr_item {
+    heft__pos_t pos;
+    const char *key;
+    heft__expr_t *value;
+} heft__attr_item_t;
+
+/* How the parameters of a pattern are laid out. */
+typedef struct heft__attr_line {
+    heft__pattern_t pattern;
+    heft__expr_t *when; /* NULL: always */
+    heft__attr_item_t items[HEFT__MAX_ATTRS];
+    uint32_t n_items;
+    bool is_optional;
+} heft__attr_line_t;
+
 struct heft_recipe {
     heft__arena_t arena;
     const char *name;
@@ -377,7 +407,10 @@ struct heft_recipe {
     heft_exception_t *exceptions;
     heft__exception_line_t *exception_lines; /* as many */
     size_t n_exceptions, cap_exceptions, cap_exception_lines;
-    const char *rank_name;  /* NULL without `ranks` */
+    const char *rank_name;           /* NULL without `ranks` */
+    heft__name_decl_t name_decls[2]; /* of source and destination */
+    heft__attr_line_t **attr_lines;
+    size_t n_attr_lines, cap_attr_lines;
     const char **variables; /* of the environment, as often as they are named */
     size_t n_variables, cap_variables;
     json_t *lists; /* an array of those that expressions hold; NULL: none */
@@ -460,6 +493,10 @@ heft_status_t heft__parse_size(heft__parser_t *p, heft__expr_t **expr_out);
 heft_status_t heft__parse_axes(heft__parser_t *p, heft__axes_t *axes_out);
 /* One axis without brackets: a name, a digit, a group. */
 heft_status_t heft__parse_axis(heft__parser_t *p, heft__axis_t **axis_out);
+
+/* `names` and `attr`, behind their word. */
+heft_status_t heft__parse_names(heft__parser_t *p, heft__pos_t pos);
+heft_status_t heft__parse_attr(heft__parser_t *p, bool is_optional);
 
 /* Split a name into tokens; rule is NULL where captures are not allowed. text starts at pos. */
 heft_status_t heft__parse_pattern(heft__parser_t *p, heft__rule_t *rule, heft__span_t text,

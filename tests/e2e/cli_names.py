@@ -3,7 +3,7 @@
 import json
 import unittest
 
-from cli_support import Case, Counter, write_safetensors
+from cli_support import Case, Counter, read_checkpoint, write_safetensors
 
 
 class Names(Case):
@@ -52,6 +52,59 @@ class Names(Case):
         write_safetensors(self.dir / "hf.safetensors", {"model.norm.weight": Counter().tensor("F32", 2)})
         result = self.heft("inspect", self.dir / "hf.safetensors", *self.keystr, code=1)
         self.assertIn("is no key string at byte 0", result.stderr)
+
+
+class Trees(Case):
+    """A scanned tree with native names, converted to an unrolled one and back."""
+
+    def setUp(self):
+        super().setUp()
+        make = Counter()
+        self.tree = self.dir / "tree"
+        self.tree.mkdir()
+        self.natives = {
+            "['base']['layers']['wi'].value": make.tensor("F32", 2, 3, 2),
+            "['base']['norm'].value": make.tensor("F32", 2),
+            "['base']['rngs']['count'].value": make.tensor("I64"),
+        }
+        write_safetensors(self.tree / "model.safetensors", self.natives)
+        self.recipe = self.dir / "tree.heft"
+        self.recipe.write_text(
+            "names source keystr scanned\n"
+            'names destination keystr unrolled root "model" suffix ".value"\n'
+            '"layers.wi" [d, l, f] -> "layers_{l}.wi" [d, f]\n'
+            '"norm" [d] -> "norm" [d]\n'
+            'ignore "rngs.*" because "no weight"\n'
+        )
+        self.with_recipe = ("--recipe", self.recipe)
+
+    def test_native_names_are_written_and_read(self):
+        out = self.dir / "out"
+        self.heft("convert", self.tree, out, *self.with_recipe)
+        written = read_checkpoint(out)
+        names = [f"['model']['layers_{i}']['wi'].value" for i in range(3)] + ["['model']['norm'].value"]
+        self.assertEqual(sorted(written), names)
+        raw = self.natives["['base']['layers']['wi'].value"][2]
+        self.assertEqual(written[names[1]][2], raw[8:16] + raw[32:40])
+        self.assertIn("proven", self.heft("check", self.tree, out, *self.with_recipe).stdout)
+        self.assertTrue(self.json("verify", self.tree, out, *self.with_recipe)["match"])
+        back = self.dir / "back"
+        self.heft("convert", out, back, "--reverse", "--like", self.tree, *self.with_recipe)
+        weights = {n: t for n, t in self.natives.items() if "rngs" not in n}
+        self.assertEqual(read_checkpoint(back), weights)
+
+    def test_a_synthesised_manifest_is_a_destination(self):
+        text = self.heft("plan", self.tree, *self.with_recipe, "--manifest").stdout
+        path = self.dir / "destination.json"
+        path.write_text(text)
+        self.assertEqual(json.loads(text)["attributes"]["root"], "model")
+        self.assertIn("proven", self.heft("check", self.tree, path, *self.with_recipe).stdout)
+        changed = json.loads(text)
+        del changed["digest"]
+        changed["tensors"][0]["repeat"] = {"axis": 0, "factor": 2}
+        path.write_text(json.dumps(changed))
+        result = self.heft("check", self.tree, path, *self.with_recipe, code=1)
+        self.assertIn('parameter "layers_0.wi": repeat.factor is 2 in the destination', result.stdout)
 
 
 class Layouts(Case):

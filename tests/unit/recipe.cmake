@@ -7,6 +7,7 @@ set(recipe_tests
   issues
   known
   language
+  layouts
   lists
   memory
   names
