@@ -83,6 +83,15 @@ int cli_wait_round(const cli_args_t *args, const char *url, const char *round, i
 
 /* ---- verify --live ---- */
 
+static void print_differing(const json_t *list)
+{
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *item = json_array_get(list, i);
+        (void)printf("    %s: digest %s, expected %s\n", cli_json_text(item, "param"),
+                     cli_json_text(item, "found"), cli_json_text(item, "expected"));
+    }
+}
+
 static int print_live(const cli_args_t *args, json_t *round)
 {
     size_t n_members = json_array_size(json_object_get(round, "live"));
@@ -102,6 +111,7 @@ static int print_live(const cli_args_t *args, json_t *round)
                 (void)printf(" (%" PRId64 " of them)", cli_json_number(m, "differ"));
             }
             (void)printf("\n");
+            print_differing(json_object_get(m, "differing"));
         }
     }
     bool has_passed = strcmp(cli_json_text(round, "state"), "passed") == 0;

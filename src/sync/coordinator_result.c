@@ -8,6 +8,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "heft/model.h"
+
+#define MAX_DIFFERING 40 /* parameters named for each member */
+
 static const char *id_of(const heft_coordinator_t *c, int32_t slot)
 {
     return slot >= 0 && c->entries[slot] != NULL ? c->entries[slot]->id : "coordinator";
@@ -57,6 +61,41 @@ static bool expected_digests(heft_coordinator_t *c, const heft__live_t *live, ui
     return false;
 }
 
+static json_t *hex_json(uint64_t digest)
+{
+    char text[20];
+    (void)snprintf(text, sizeof text, "%016llx", (unsigned long long)digest);
+    return json_string(text);
+}
+
+/* The first parameters that differ, by name: plan order is that of the member's manifest. */
+static json_t *differing_json(heft_coordinator_t *c, const heft__entry_t *entry,
+                              const uint64_t *expected, const heft__digest_set_t *found)
+{
+    json_t *list = json_array();
+    heft_manifest_t *manifest = NULL;
+    const heft__object_t *object =
+        heft__objects_get(&c->objects, entry->bind.manifest, heft__clock_mono_ns());
+    if (object != NULL &&
+        heft_manifest_decode(object->data, object->n, &manifest, NULL) != HEFT_OK) {
+        manifest = NULL;
+    }
+    for (uint32_t i = 0; i < found->n_params && json_array_size(list) < MAX_DIFFERING; i++) {
+        heft_tensor_info_t info;
+        if (expected[i] == found->params[i] || manifest == NULL ||
+            heft_manifest_query(manifest, i, &info, NULL) != HEFT_OK) {
+            continue;
+        }
+        json_t *item = json_object();
+        (void)heft__json_put(item, "param", heft__json_text(info.name));
+        (void)heft__json_put(item, "expected", hex_json(expected[i]));
+        (void)heft__json_put(item, "found", hex_json(found->params[i]));
+        (void)json_array_append_new(list, item);
+    }
+    heft_manifest_destroy(manifest);
+    return list;
+}
+
 static json_t *live_json(heft_coordinator_t *c, uint32_t slot)
 {
     const heft__entry_t *entry = c->entries[slot];
@@ -78,6 +117,9 @@ static json_t *live_json(heft_coordinator_t *c, uint32_t slot)
         }
         (void)heft__json_put(item, "match", json_boolean(differ == 0));
         (void)heft__json_put(item, "differ", json_integer((json_int_t)differ));
+        if (differ > 0) {
+            (void)heft__json_put(item, "differing", differing_json(c, entry, expected, &live.set));
+        }
     }
     heft__free(expected);
     heft__free(live.set.params);

@@ -329,6 +329,7 @@ static void live_verify_sees_one_changed_bit(void **state)
     (void)pthread_mutex_unlock(&fleet.engines[3].gate);
     json = verify_live(&fleet, "second");
     assert_true(has_text(json, "\"match\":false") || has_text(json, "\"match\": false"));
+    assert_true(has_text(json, "\"differ\":1,\"differing\":[{\"param\":\"qkv\","));
     heft_string_free(json);
     pf_stop(&fleet);
 }
