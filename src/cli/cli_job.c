@@ -233,7 +233,7 @@ int cli_job_run(const cli_args_t *args, const char *source, bool needs_data, cli
     if (code != CLI_OK) {
         return code;
     }
-    code = cli_job_compile(args, NULL, job);
+    code = cli_job_compile(args, job->destination, job);
     code = code == CLI_OK ? cli_job_plan(args, job) : code;
     if (code != CLI_OK && job->err.status != HEFT_OK) {
         (void)cli_fail_status(args, &job->err);

@@ -10,9 +10,10 @@ typedef struct cli_job {
     heft_recipe_t *recipe;
     heft_bindings_t *bindings;
     cli_model_t source;
-    uint32_t n_ranks;    /* of the recipe */
-    uint32_t first_rank; /* of the job: --rank, else 0 */
-    uint32_t n_tapes;    /* ranks of the job */
+    const char *destination; /* what cli_job_run compiles against; NULL: nothing */
+    uint32_t n_ranks;        /* of the recipe */
+    uint32_t first_rank;     /* of the job: --rank, else 0 */
+    uint32_t n_tapes;        /* ranks of the job */
     heft_tape_t **tapes;
     cli_model_t *destinations;    /* by tape, or NULL */
     heft_exception_t *exceptions; /* of the recipe, as planned with */

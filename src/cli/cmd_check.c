@@ -125,7 +125,8 @@ const cli_command_t cli_cmd_check = {
         "used. "
         "What is wrong is listed by name and index range; notes say what is padding and which "
         "exceptions matched. No data are read.\n\n"
-        "With DST, names, shapes and dtypes of the two sides must also agree both ways. With "
+        "With DST, names, shapes, dtypes and layouts of the two sides must also agree both ways. "
+        "With "
         "--rank, "
         "one rank alone is proven, and source elements it does not use are no error.",
     .example = "heft check MODEL --recipe hf-to-engine-dense --let tp=3\n"

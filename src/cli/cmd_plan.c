@@ -150,6 +150,7 @@ static int run(const cli_args_t *args)
 {
     cli_job_t job;
     cli_job_init(&job);
+    job.destination = args->n_operands > 1 ? args->operands[1] : NULL;
     int code = cli_job_run(args, args->operands[0], false, &job);
     if (code == CLI_OK && cli_has(args, "manifest")) {
         code = print_manifest(args, &job);
@@ -166,6 +167,12 @@ static const cli_operand_t operands[] = {
     { .name = "SRC",
       .help = "The source: a checkpoint, or its manifest (.json).",
       .complete = CLI_COMPLETE_FILE },
+    { .name = "DST",
+      .help =
+          "The destination, whose layouts the recipe may read and must agree with: a checkpoint "
+          "or a manifest (.json); with several ranks a folder with rank-0, rank-1, ...",
+      .complete = CLI_COMPLETE_FILE,
+      .is_optional = true },
 };
 
 static const cli_option_t options[] = {

@@ -131,7 +131,7 @@ heft_status_t heft__eval_key(const heft__env_t *env, const heft__expr_t *expr, h
 /* What a manifest declares: dest.KEY, source.KEY. */
 heft_status_t heft__eval_dest(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
                               heft_error_t *err);
-/* padded_size, kv_repeat, rollout_tp */
+/* padded_size, kv_repeat, rollout_tp, flag */
 heft_status_t heft__eval_size_call(const heft__env_t *env, const heft__expr_t *expr,
                                    heft__value_t *out, heft_error_t *err);
 heft_status_t heft__eval_index(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,

@@ -433,7 +433,7 @@ static heft_status_t eval_call(const heft__env_t *env, const heft__expr_t *expr,
     if (expr->op == OP_HAS || expr->op == OP_COUNT) {
         return eval_names(env, expr, out, err);
     }
-    if (expr->op >= OP_PADDED_SIZE && expr->op <= OP_ROLLOUT_TP) {
+    if (expr->op >= OP_PADDED_SIZE && expr->op <= OP_FLAG) {
         return heft__eval_size_call(env, expr, out, err);
     }
     if (expr->op == OP_IF) { /* the other one need not have a value */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions of expressions that compute sizes by rule (sizes.c). */
+/* The functions of expressions that compute sizes by rule (sizes.c), and flags. */
 #include "recipe/compile.h"
 
 #include "heft/sizes.h"
@@ -70,9 +70,27 @@ static heft_status_t eval_rollout_tp(const heft__env_t *env, const heft__expr_t 
     return status == HEFT_OK ? HEFT_OK : FAIL(env, expr, status, "%s", cause.message);
 }
 
+/* flag(env.NAME): 0, 1, true or false; not set is false. */
+static heft_status_t eval_flag(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
+                               heft_error_t *err)
+{
+    const char *name = expr->left->text;
+    const char *text = heft__bindings_get_env(env->bindings, name);
+    bool is_true = text != NULL && (strcmp(text, "1") == 0 || strcmp(text, "true") == 0);
+    *out = (heft__value_t){ .kind = VALUE_BOOL, .integer = is_true };
+    if (text == NULL || is_true || strcmp(text, "0") == 0 || strcmp(text, "false") == 0) {
+        return HEFT_OK;
+    }
+    return FAIL(env, expr, HEFT_ERR_ARGUMENT,
+                "the environment's %s is \"%s\": 0, 1, true or false wanted", name, text);
+}
+
 heft_status_t heft__eval_size_call(const heft__env_t *env, const heft__expr_t *expr,
                                    heft__value_t *out, heft_error_t *err)
 {
+    if (expr->op == OP_FLAG) {
+        return eval_flag(env, expr, out, err);
+    }
     *out = (heft__value_t){ .kind = VALUE_INT };
     return expr->op == OP_PADDED_SIZE ? eval_padded_size(env, expr, &out->integer, err)
            : expr->op == OP_KV_REPEAT ? eval_kv_repeat(env, expr, &out->integer, err)

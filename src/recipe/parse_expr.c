@@ -151,6 +151,7 @@ static const struct {
     { "padded_size", OP_PADDED_SIZE, 3 },
     { "kv_repeat", OP_KV_REPEAT, 2 },
     { "rollout_tp", OP_ROLLOUT_TP, 2 },
+    { "flag", OP_FLAG, 1 },
     { "bf16", OP_BF16, 1 },
 };
 

@@ -181,6 +181,10 @@ heft_status_t heft__resolve_expr(const heft__scope_t *scope, heft__expr_t *expr,
                                   "%s() takes a pattern in quotes",
                                   expr->op == OP_HAS ? "has" : "count");
     }
+    if (expr->kind == EXPR_CALL && expr->op == OP_FLAG && expr->left->kind != EXPR_ENV) {
+        return heft__recipe_error(scope->recipe, expr->pos, HEFT_ERR_SYNTAX, err,
+                                  "flag() takes env.NAME");
+    }
     if (expr->kind == EXPR_CALL && expr->op == OP_ROLLOUT_TP &&
         (expr->left->kind != EXPR_CONFIG || expr->right->kind != EXPR_ENV)) {
         return heft__recipe_error(scope->recipe, expr->pos, HEFT_ERR_SYNTAX, err,

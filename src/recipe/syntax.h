@@ -134,6 +134,7 @@ typedef enum heft__op {
     OP_PADDED_SIZE,
     OP_KV_REPEAT,
     OP_ROLLOUT_TP,
+    OP_FLAG,
     OP_PAIR, /* the second and third argument of a function */
     OP_HAS,
     OP_COUNT,

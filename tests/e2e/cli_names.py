@@ -99,12 +99,15 @@ class Trees(Case):
         path.write_text(text)
         self.assertEqual(json.loads(text)["attributes"]["root"], "model")
         self.assertIn("proven", self.heft("check", self.tree, path, *self.with_recipe).stdout)
+        plan = self.json("plan", self.tree, path, *self.with_recipe)
+        self.assertEqual(plan["digest"], self.json("plan", self.tree, *self.with_recipe)["digest"])
         changed = json.loads(text)
         del changed["digest"]
         changed["tensors"][0]["repeat"] = {"axis": 0, "factor": 2}
         path.write_text(json.dumps(changed))
         result = self.heft("check", self.tree, path, *self.with_recipe, code=1)
         self.assertIn('parameter "layers_0.wi": repeat.factor is 2 in the destination', result.stdout)
+        self.heft("plan", self.tree, path, *self.with_recipe, code=1)
 
 
 class Layouts(Case):

@@ -266,6 +266,36 @@ static void derived_parallelism_is_never_overridden(void **state)
     rb_refuses(b, text, 0, HEFT_ERR_ARGUMENT, "moe_tp is not tp * attn_dp (moe_tp = 2");
 }
 
+static void flags_of_the_environment_have_four_values(void **state)
+{
+    rb_t *b = *state;
+    static const struct {
+        const char *value, *want; /* want NULL: refused */
+    } cases[] = { { NULL, "false" },  { "0", "false" }, { "false", "false" }, { "1", "true" },
+                  { "true", "true" }, { "yes", NULL },  { "", NULL },         { "2", NULL } };
+    const char *text = "let on = flag(env.HEFT_TEST_FLAG)\n"
+                       "\"x\" [d] -> \"true\" [d] when on\n"
+                       "\"x\" [d] -> \"false\" [d] when not on";
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        heft_error_t err = HEFT_ERROR_INIT;
+        rb_clear(b);
+        rb_source(b, "x", F32, "1", NULL);
+        if (cases[i].value != NULL) {
+            EXPECT_STATUS(
+                heft_bindings_set_env(b->bindings, "HEFT_TEST_FLAG", cases[i].value, &err),
+                HEFT_OK);
+        }
+        if (cases[i].want == NULL) {
+            rb_refuses(b, text, 0, HEFT_ERR_ARGUMENT, "the environment's HEFT_TEST_FLAG is \"");
+            continue;
+        }
+        rb_run(b, text, 0);
+        assert_true(rb_has_param(b, cases[i].want));
+        assert_int_equal(rb_n_params(b), 1);
+    }
+    rb_refuses(b, "let on = flag(1)\n\"x\" [d] -> \"x\" [d]", 0, HEFT_ERR_SYNTAX, "env.NAME");
+}
+
 static void variables_travel_in_the_bindings(void **state)
 {
     rb_t *b = *state;
@@ -311,6 +341,7 @@ int main(void)
         T(heads_stand_next_to_their_copies),
         T(rollout_tp_comes_from_configuration_and_environment),
         T(derived_parallelism_is_never_overridden),
+        T(flags_of_the_environment_have_four_values),
         T(variables_travel_in_the_bindings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
