@@ -409,6 +409,28 @@ class MaxTextTest(Case):
             self.heft(*reverse)
             self.assertEqual(read_checkpoint(back), packed)
 
+    def test_what_stays_float32(self):
+        """Gates always, and more with the trainer's flags; nothing that stays is rounded on the way."""
+        _, _, _, expected, _ = self.prepare(GOLDEN / "qwen3-moe-scanned.json", self.dir / "tree")
+        gates = {name for name in expected if name.endswith("mlp.gate.weight")}
+        self.assertEqual(len(gates), 3)
+        for n, (flags, kept) in enumerate(
+            (
+                ([], gates),
+                (["float32_gate_logits"], set(expected)),
+                (["logits_dot_in_fp32"], gates | {"model.norm.weight", "lm_head.weight"}),
+            )
+        ):
+            out = self.dir / f"out-{n}"
+            lets = [part for flag in flags for part in ("--let", f"{flag}=true")]
+            args = ("--recipe", "maxtext-to-hf-qwen3", "--let", "wire=bf16", *lets)
+            self.heft("convert", self.dir / "tree", out, *args)
+            got = read_checkpoint(out)
+            self.assertEqual({name for name, (dtype, _, _) in got.items() if dtype == "F32"}, kept)
+            self.assertEqual({name for name, (dtype, _, _) in got.items() if dtype == "BF16"}, set(expected) - kept)
+            exact = {name: (shape, struct.unpack(f"<{len(raw) // 4}f", raw)) for name, (_, shape, raw) in got.items() if name in kept}
+            self.assertIsNone(self.first_difference(exact, {name: expected[name] for name in kept}))
+
     def is_seen(self, path, recipe, n):
         """Is a recipe that is wrong refused, or its output not what must come out?"""
         tree = self.dir / path.stem

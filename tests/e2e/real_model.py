@@ -2,6 +2,7 @@
 
 Hugging Face -> engine layout (tp = 1 and 3) -> Hugging Face is byte-identical; every fused, split, padded and tied
 parameter equals an independent NumPy construction; each planted fault in the recipe or the files is found and named.
+Hugging Face -> MaxText (scanned and not) -> Hugging Face is byte-identical as well, and so is MaxText -> engine layout.
 
     real_model.py HEFT MODEL RECIPE
 """
@@ -118,6 +119,30 @@ def round_trip(source, work, tp):
     return out
 
 
+def through_maxtext(source, work, engine):
+    """To a trainer's tree and back, and from the tree straight to the engine's ranks."""
+    recipes, config = RECIPE.parent, ["--config", MODEL / "config.json"]
+    for scan in ("true", "false"):
+        tree, back = work / f"tree-{scan}", work / f"from-tree-{scan}"
+        heft("convert", MODEL, tree, "--recipe", recipes / "hf-to-maxtext-llama3.heft", "--let", f"scan={scan}")
+        names = read(tree)
+        expect(len(names) == (11 if scan == "true" else len(source)), f"a tree with scan={scan} has {len(names)} tensors")
+        heft("convert", tree, back, "--recipe", recipes / "maxtext-to-hf-llama3.heft", "--let", "wire=bf16", *config)
+        returned = read(back)
+        expect(set(returned) == set(source), f"scan={scan}: names after the way back")
+        for name, value in source.items():
+            expect(same(returned[name], value), f"scan={scan}: {name} after the way back")
+    lets = ["--let", "wire=bf16", "--let", "tp=3"]
+    heft("convert", work / "tree-true", work / "straight", "--recipe", recipes / "maxtext-to-engine-llama3.heft", *lets, *config)
+    for rank in range(3):
+        straight, stepwise = (read(folder / f"rank-{rank}") for folder in (work / "straight", engine))
+        expect(set(straight) == set(stepwise), f"names straight from the tree, rank {rank}")
+        for name, value in stepwise.items():
+            expect(same(straight[name], value), f"straight from the tree: {name} of rank {rank}")
+    for folder in ("tree-true", "tree-false", "from-tree-true", "from-tree-false", "straight"):
+        shutil.rmtree(work / folder)
+
+
 def mutated(work, name, edit):
     text = RECIPE.read_text()
     changed = edit(text)
@@ -200,6 +225,7 @@ def main():
         out = None
         for tp in (1, 3):
             out = round_trip(source, work, tp)
+        through_maxtext(source, work, out)
         planted_faults(work, out)
         planted_file_faults(work, out)
     finally:

@@ -369,7 +369,7 @@ def write_facts(facts, path):
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = []
     for key, value in facts.items():
-        if key in ("tree", "hf"):
+        if key in ("tree", "hf", "engine"):
             inner = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(value.items()))
             rows.append(f" {json.dumps(key)}: {{\n{inner}}}")
         else:
