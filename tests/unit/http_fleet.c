@@ -283,6 +283,8 @@ static heft_status_t poll_once(fleet_member_t *m, uint32_t wait_ms, heft__order_
     memcpy(report.source_digest, m->extra.source_digest, HEFT__DIGEST_SIZE);
     memcpy(report.digests, m->extra.digests, HEFT__DIGEST_SIZE);
     memcpy(report.live, m->extra.live, HEFT__DIGEST_SIZE);
+    report.movers = m->extra.movers;
+    report.version = m->extra.version;
     if (report.live_version > 0) {
         memcpy(report.live_digest, m->extra.live_digest, HEFT__DIGEST_SIZE);
     }
@@ -343,6 +345,11 @@ static void take_order(fleet_member_t *m, const heft__order_t *order)
     as_slot.order_round = order->round;
     (void)pthread_mutex_lock(&m->lock);
     sim_take(&m->sim, &as_slot, order->decision, order->version);
+    if (order->movers > 0) {
+        m->extra.movers = order->movers;
+        m->extra.version = order->version;
+        memcpy(m->extra.source_digest, order->source_digest, sizeof m->extra.source_digest);
+    }
     m->n_orders[order->target]++;
     m->dead = m->die_phase == order->target;
     (void)pthread_cond_broadcast(&m->changed);

@@ -923,6 +923,52 @@ static void two_hundred_members_commit_one_round(void **state)
     heft_coordinator_stop(c);
 }
 
+/* Hold a phase of one member, lose the coordinator and its file, and let another one take over. */
+static void lose_state_in(heft__phase_t phase, const char *expected, int64_t live)
+{
+    fleet_t *f = fleet_new();
+    char *dir = heft_test_mkdir();
+    char files[2][600];
+    (void)snprintf(files[0], sizeof files[0], "%s/state.json", dir);
+    (void)snprintf(files[1], sizeof files[1], "%s/other.json", dir);
+    heft_coordinator_opts_t opts = quick_opts();
+    opts.state_file = files[0];
+    fleet_start(f, &opts);
+    heft__outcome_t out = outcome_of(fleet_push(f->url, 5, "a"));
+    expect_outcome(&out, "committed");
+    (void)pthread_mutex_lock(&f->dest[1].lock);
+    f->dest[1].hold_phase = phase;
+    f->dest[1].n_orders[phase] = 0;
+    (void)pthread_mutex_unlock(&f->dest[1].lock);
+    char *begun = NULL;
+    assert_int_equal(
+        fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":6,\"key\":\"b\"}", &begun), 202);
+    fleet_await_order(&f->dest[1], phase);
+    opts.state_file = files[1];
+    restart_coordinator(f, &opts);
+    fleet_member_release(&f->dest[1]);
+    await_live(&f->dest[0], live, true);
+    await_live(&f->dest[1], live, true);
+    json_t *root = json_loads(begun, 0, NULL);
+    out = outcome_of(fleet_await_round(f->url, json_string_value(json_object_get(root, "round"))));
+    expect_outcome(&out, expected);
+    assert_int_equal(status_int(f->url, "committed_version"), live == 6 ? 6 : 0);
+    out = outcome_of(fleet_push(f->url, 7, "c"));
+    expect_outcome(&out, "committed");
+    json_decref(root);
+    heft__free(begun);
+    fleet_stop(f);
+    heft_test_rmdir(dir);
+    free(f);
+}
+
+static void state_file_lost_cooperative(void **state)
+{
+    (void)state;
+    lose_state_in(HEFT__PHASE_PAUSE, "aborted", 5);
+    lose_state_in(HEFT__PHASE_FLIP, "committed", 6);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -953,6 +999,7 @@ int main(void)
         cmocka_unit_test(restart_while_paused_aborts),
         cmocka_unit_test(restart_after_the_decision_commits),
         cmocka_unit_test(unwritable_state_file_stops_the_round),
+        cmocka_unit_test(state_file_lost_cooperative),
         cmocka_unit_test(two_coordinators_do_not_share_a_state_file),
         cmocka_unit_test(source_restart_in_stage_aborts),
         cmocka_unit_test(two_hundred_members_commit_one_round),
