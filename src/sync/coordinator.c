@@ -66,6 +66,7 @@ static heft_status_t snapshot_members(const heft_coordinator_t *c, heft__record_
         to->rank = entry->identity.rank;
         to->in_round = in_round;
         to->moves = in_round && m->moves;
+        to->in_place = m->in_place;
         to->poison = (int64_t)m->poison;
         memcpy(to->job, entry->identity.job, sizeof to->job);
         /* the life that takes part, also when it is over */
@@ -248,6 +249,7 @@ static heft_status_t restore_members(heft_coordinator_t *c, const heft__record_t
         m->engine = heft__coordinator_engine_locked(c, slot);
         m->in_round = from->in_round;
         m->moves = from->moves;
+        m->in_place = from->in_place;
         m->poison = (heft__poison_t)from->poison;
         m->contact_ns = heft__clock_mono_ns();
     }

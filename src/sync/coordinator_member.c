@@ -238,6 +238,7 @@ void heft__serve_register_locked(heft_coordinator_t *c, heft__call_t *call)
     memcpy(call->speaker, reg.incarnation, sizeof call->speaker);
     heft__round_join(&c->round, slot, reg.role, heft__coordinator_engine_locked(c, slot), fresh,
                      now);
+    c->round.members[slot].in_place = reg.in_place;
     heft__coordinator_settle_locked(c, now);
     if (fresh) {
         heft__coordinator_log_member_locked(c, slot, "member registered");

@@ -21,6 +21,7 @@ static void fill_peer(const heft_coordinator_t *c, uint32_t slot, heft__peer_t *
     peer->replica = entry->identity.replica;
     peer->rank = entry->identity.rank;
     peer->moves = entry->identity.role == HEFT__ROLE_SOURCE || c->round.members[slot].moves;
+    peer->in_place = entry->identity.in_place;
     peer->n_transports = entry->identity.n_transports;
     memcpy(peer->transports, entry->identity.transports, sizeof peer->transports);
     memcpy(peer->manifest, entry->bind.manifest, sizeof peer->manifest);
@@ -35,7 +36,11 @@ static bool is_peer(const heft_coordinator_t *c, uint32_t slot, heft__role_t rol
     if (!m->used || !m->in_round || c->entries[slot] == NULL || m->role == role) {
         return false;
     }
-    return m->role == HEFT__ROLE_SOURCE || m->moves || target == HEFT__PHASE_PREFLIGHT;
+    if (target == HEFT__PHASE_PREFLIGHT || m->role == HEFT__ROLE_SOURCE) {
+        return true;
+    }
+    /* a source sends to staging before the decision, and in place inside the flip */
+    return m->moves && m->in_place == (target == HEFT__PHASE_FLIP);
 }
 
 static heft_status_t fill_peers(const heft_coordinator_t *c, heft__role_t role, heft__order_t *out,
@@ -146,7 +151,9 @@ heft_status_t heft__coordinator_order_locked(const heft_coordinator_t *c, uint32
         memcpy(order.plan, c->entries[slot]->report.plan, sizeof order.plan);
     }
     heft_status_t status = HEFT_OK;
-    if (m->target == HEFT__PHASE_PREFLIGHT || m->target == HEFT__PHASE_STAGE) {
+    const bool sends_in_flip =
+        m->target == HEFT__PHASE_FLIP && (m->role == HEFT__ROLE_SOURCE || m->in_place);
+    if (m->target == HEFT__PHASE_PREFLIGHT || m->target == HEFT__PHASE_STAGE || sends_in_flip) {
         status = fill_peers(c, m->role, &order, err);
     }
     if (status == HEFT_OK && m->target == HEFT__PHASE_PREFLIGHT) {

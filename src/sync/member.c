@@ -450,7 +450,8 @@ heft__gate_t heft__member_judge(heft__member_t *member, const heft__order_t *ord
     heft__stand_t stand = { .round = report->round,
                             .phase = report->phase,
                             .result = report->result,
-                            .state = report->state };
+                            .state = report->state,
+                            .in_place = member->identity.in_place };
     heft__gate_t gate = heft__member_gate(member->identity.role, &stand, order);
     if (gate == HEFT__GATE_DO) {
         take_up_locked(member, order);

@@ -42,7 +42,9 @@ static bool destination_may(const heft__stand_t *stand, const heft__order_t *ord
     case HEFT__PHASE_VERIFY:
         return stand->state == HEFT__STATE_STAGED && (has(stand, HEFT__PHASE_STAGE) || again);
     case HEFT__PHASE_PAUSE:
-        return stand->state == HEFT__STATE_STAGED && (has(stand, HEFT__PHASE_VERIFY) || again);
+        return (stand->state == HEFT__STATE_STAGED && (has(stand, HEFT__PHASE_VERIFY) || again)) ||
+               (stand->in_place && stand->state == HEFT__STATE_IDLE &&
+                (has(stand, HEFT__PHASE_PREFLIGHT) || again));
     case HEFT__PHASE_FLIP:
         return stand->state == HEFT__STATE_PAUSED && order->decision == HEFT__DECISION_COMMIT;
     case HEFT__PHASE_RESUME:
@@ -75,6 +77,9 @@ static bool source_may(const heft__stand_t *stand, const heft__order_t *order)
                (stand->phase == HEFT__PHASE_NONE || has(stand, HEFT__PHASE_PREFLIGHT) || again);
     case HEFT__PHASE_STAGE:
         return stand->state == HEFT__STATE_PREPARED && has(stand, HEFT__PHASE_PREPARE);
+    case HEFT__PHASE_FLIP: /* to those that receive in place */
+        return (stand->state == HEFT__STATE_PREPARED || stand->state == HEFT__STATE_SENT) &&
+               order->decision == HEFT__DECISION_COMMIT;
     case HEFT__PHASE_RELEASE:
         return stand->state != HEFT__STATE_SENDING;
     case HEFT__PHASE_ABORT:
@@ -84,7 +89,6 @@ static bool source_may(const heft__stand_t *stand, const heft__order_t *order)
     case HEFT__PHASE_VERIFY:
     case HEFT__PHASE_PAUSE:
     case HEFT__PHASE_DECIDE:
-    case HEFT__PHASE_FLIP:
     case HEFT__PHASE_RESUME:
     case HEFT__PHASE_LIVE:
     default:

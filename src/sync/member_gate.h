@@ -19,6 +19,7 @@ typedef struct heft__stand {
     heft__phase_t phase;
     heft__result_t result;
     heft__member_state_t state;
+    bool in_place; /* a destination without staging */
 } heft__stand_t;
 
 heft__gate_t heft__member_gate(heft__role_t role, const heft__stand_t *stand,

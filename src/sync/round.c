@@ -506,7 +506,7 @@ static heft_status_t check_retry(const heft__round_t *round, const heft__round_m
         return heft__error_set(err, HEFT_ERR_STATE, "claim \"retry\": no commit stands");
     }
     if (m->poison != HEFT__POISON_REFUSED || m->lost || !heft__round_is_current(round, m) ||
-        m->state != HEFT__STATE_PAUSED || m->condition != HEFT__CONDITION_OK) {
+        m->state != HEFT__STATE_PAUSED || m->condition != HEFT__CONDITION_OK || m->in_place) {
         return heft__error_set(err, HEFT_ERR_STATE,
                                "claim \"retry\": it is not paused with its staging intact (%s)",
                                heft__poison_text(m->poison));
@@ -638,15 +638,10 @@ void heft__round_restore(heft__round_t *round, bool in_doubt, int64_t now_ns)
         heft__round_member_t *m = &round->members[i];
         m->contact_ns = now_ns;
         m->touched = m->used && m->in_round;
-        m->stage_ordered = m->touched && (m->moves || m->role == HEFT__ROLE_SOURCE);
+        m->stage_ordered = m->touched && (heft__round_is_staged(m) || m->role == HEFT__ROLE_SOURCE);
     }
     if (round->decision == HEFT__DECISION_COMMIT) {
-        heft__round_enter(round, HEFT__ROUND_FLIPPING, HEFT__PHASE_FLIP, now_ns);
-        for (uint32_t i = 0; i < round->n_members; i++) {
-            if (heft__round_acts(round, &round->members[i])) {
-                heft__round_order(round, &round->members[i], HEFT__PHASE_FLIP);
-            }
-        }
+        heft__round_flip(round, now_ns);
         return;
     }
     heft__wire_error_reset(&round->cause);

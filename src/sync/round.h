@@ -81,6 +81,7 @@ typedef struct heft__round_member {
     bool used;
     bool registered; /* false: known from the record, not heard of since the start */
     bool bound;
+    bool in_place; /* receives inside the flip, straight into its live parameters */
     heft__role_t role;
     uint32_t engine; /* destinations that serve as one have one number */
     heft__poison_t poison;

@@ -23,12 +23,14 @@ static bool is_of(const heft__round_t *round, const heft__round_member_t *m)
            heft__round_id_equal(m->round, round->id);
 }
 
-/* It has, or may have, written its live parameters. */
+/* It has written its live parameters, or may be about to: a flip is taken up on a commit alone. */
 static bool proves_commit(const heft__round_t *round, const heft__round_member_t *m)
 {
     const bool live =
         m->live_version == round->version && strcmp(m->live_digest, round->source_digest) == 0;
-    return live || m->state == HEFT__STATE_FLIPPED || m->condition == HEFT__CONDITION_LIVE_SUSPECT;
+    const bool writing = m->phase == HEFT__PHASE_FLIP && m->result == HEFT__RESULT_WORKING;
+    return live || writing || m->state == HEFT__STATE_FLIPPED ||
+           m->condition == HEFT__CONDITION_LIVE_SUSPECT;
 }
 
 void heft__round_find(heft__round_t *round, const heft__round_member_t *member, int64_t now_ns)

@@ -93,6 +93,23 @@ static void undecided(heft__round_t *round, heft__written_t outcome, int64_t now
     round->deadline_ns = now_ns + round->limit_ns[HEFT__PHASE_DECIDE]; /* and then again */
 }
 
+/* Order the flips. Those that receive inside of it get the time of a stage as well; their sources
+ * start when they are armed. */
+void heft__round_flip(heft__round_t *round, int64_t now_ns)
+{
+    heft__round_enter(round, HEFT__ROUND_FLIPPING, HEFT__PHASE_FLIP, now_ns);
+    round->senders_started = !heft__round_has_in_place(round);
+    if (!round->senders_started) {
+        round->deadline_ns += round->limit_ns[HEFT__PHASE_STAGE];
+    }
+    EACH_MEMBER(round, m)
+    {
+        if (heft__round_is_moving(m) && !m->lost) {
+            heft__round_order(round, m, HEFT__PHASE_FLIP);
+        }
+    }
+}
+
 static void decided_commit(heft__round_t *round, int64_t now_ns)
 {
     round->decision = HEFT__DECISION_COMMIT;
@@ -102,8 +119,7 @@ static void decided_commit(heft__round_t *round, int64_t now_ns)
     round->committed_version = round->version;
     memcpy(round->committed_digest, round->source_digest, sizeof round->committed_digest);
     forget_doubt(round);
-    heft__round_enter(round, HEFT__ROUND_FLIPPING, HEFT__PHASE_FLIP, now_ns);
-    heft__round_order_all(round, HEFT__PHASE_FLIP);
+    heft__round_flip(round, now_ns);
 }
 
 static void decided_revoke(heft__round_t *round, int64_t now_ns)
@@ -321,10 +337,40 @@ static bool may_revoke(const heft__round_t *round, const flip_counts_t *n)
            round->state != HEFT__ROUND_PARTIAL;
 }
 
+/* It waits for its source, or will not receive in this flip. */
+static bool is_armed(const heft__round_t *round, const heft__round_member_t *m)
+{
+    const bool at_flip = heft__round_is_current(round, m) && m->phase == HEFT__PHASE_FLIP &&
+                         m->report_order == m->order_seq && m->result != HEFT__RESULT_NONE;
+    const bool refused = m->result == HEFT__RESULT_REFUSED && !m->retried;
+    return m->lost || m->overdue || (at_flip && !refused) || has_flipped(round, m);
+}
+
+/* The sources send to those that receive inside the flip, once these are armed. */
+static void start_senders(heft__round_t *round)
+{
+    EACH_MEMBER(round, m)
+    {
+        if (heft__round_is_moving(m) && m->in_place && !is_armed(round, m)) {
+            return;
+        }
+    }
+    round->senders_started = true;
+    EACH_MEMBER(round, m)
+    {
+        if (m->role == HEFT__ROLE_SOURCE && !m->lost) {
+            heft__round_order(round, m, HEFT__PHASE_FLIP);
+        }
+    }
+}
+
 bool heft__round_step_flipping(heft__round_t *round, int64_t now_ns)
 {
     const heft__round_state_t before = round->state;
     const flip_counts_t n = count_flips(round);
+    if (!round->senders_started) {
+        start_senders(round);
+    }
     if (n.waiting > 0) {
         if (before != HEFT__ROUND_FLIPPING) {
             split(round, before, now_ns);

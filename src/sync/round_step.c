@@ -27,6 +27,22 @@ bool heft__round_is_moving(const heft__round_member_t *m)
     return m->role == HEFT__ROLE_DESTINATION && m->moves;
 }
 
+bool heft__round_is_staged(const heft__round_member_t *m)
+{
+    return heft__round_is_moving(m) && !m->in_place;
+}
+
+bool heft__round_has_in_place(const heft__round_t *round)
+{
+    EACH_MEMBER(round, m)
+    {
+        if (heft__round_is_moving(m) && m->in_place) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool heft__round_acts(const heft__round_t *round, const heft__round_member_t *m)
 {
     const bool source = m->role == HEFT__ROLE_SOURCE;
@@ -39,11 +55,14 @@ bool heft__round_acts(const heft__round_t *round, const heft__round_member_t *m)
     case HEFT__PHASE_PREPARE:
         return source;
     case HEFT__PHASE_PREFLIGHT:
-    case HEFT__PHASE_STAGE:
         return source || heft__round_is_moving(m);
+    case HEFT__PHASE_STAGE:
+        return source || heft__round_is_staged(m);
     case HEFT__PHASE_VERIFY:
-    case HEFT__PHASE_PAUSE:
+        return heft__round_is_staged(m);
     case HEFT__PHASE_FLIP:
+        return heft__round_is_moving(m) || (source && heft__round_has_in_place(round));
+    case HEFT__PHASE_PAUSE:
     case HEFT__PHASE_RESUME:
     case HEFT__PHASE_LIVE:
         return heft__round_is_moving(m);
@@ -343,12 +362,34 @@ void heft__round_release(heft__round_t *round, int64_t now_ns)
     heft__round_order_all(round, HEFT__PHASE_RELEASE);
 }
 
+static void begin_pause(heft__round_t *round, int64_t now_ns)
+{
+    heft__round_enter(round, HEFT__ROUND_STAGED, HEFT__PHASE_PAUSE, now_ns);
+    round->paused_ns = now_ns;
+    heft__round_order_all(round, HEFT__PHASE_PAUSE);
+}
+
+static bool has_staged(const heft__round_t *round)
+{
+    EACH_MEMBER(round, m)
+    {
+        if (heft__round_is_staged(m)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void begin_staging(heft__round_t *round, int64_t now_ns)
 {
+    if (!has_staged(round)) { /* all of them receive inside the flip */
+        begin_pause(round, now_ns);
+        return;
+    }
     heft__round_enter(round, HEFT__ROUND_STAGING, HEFT__PHASE_STAGE, now_ns);
     EACH_MEMBER(round, m)
     {
-        if (heft__round_is_moving(m) && !m->lost) {
+        if (heft__round_is_staged(m) && !m->lost) {
             m->stage_ordered = true;
             heft__round_order(round, m, HEFT__PHASE_STAGE);
         }
@@ -385,7 +426,7 @@ static bool step_senders(heft__round_t *round)
 {
     EACH_MEMBER(round, m)
     {
-        if (heft__round_is_moving(m) &&
+        if (heft__round_is_staged(m) &&
             !(heft__round_is_current(round, m) && m->phase == HEFT__PHASE_STAGE &&
               (m->state == HEFT__STATE_STAGING || m->state == HEFT__STATE_STAGED))) {
             return false;
@@ -412,11 +453,10 @@ bool heft__round_step_staging(heft__round_t *round, int64_t now_ns)
     }
     if (round->phase == HEFT__PHASE_STAGE) {
         heft__round_enter(round, HEFT__ROUND_STAGING, HEFT__PHASE_VERIFY, now_ns);
+        heft__round_order_all(round, HEFT__PHASE_VERIFY);
     } else {
-        heft__round_enter(round, HEFT__ROUND_STAGED, HEFT__PHASE_PAUSE, now_ns);
-        round->paused_ns = now_ns;
+        begin_pause(round, now_ns);
     }
-    heft__round_order_all(round, round->phase);
     return true;
 }
 

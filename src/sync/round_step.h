@@ -25,6 +25,7 @@ void heft__round_warn(heft__round_t *round, int32_t slot, const char *fmt, ...) 
 void heft__round_start(heft__round_t *round, int64_t now_ns);
 void heft__round_abort(heft__round_t *round, int64_t now_ns);
 void heft__round_commit(heft__round_t *round, int64_t now_ns);
+void heft__round_flip(heft__round_t *round, int64_t now_ns);
 void heft__round_ask_write(heft__round_t *round, bool wait);
 bool heft__round_source_stopped(const heft__round_t *round, const heft__round_member_t *source);
 bool heft__round_dest_quiet(const heft__round_t *round, const heft__round_member_t *dest);
@@ -38,6 +39,10 @@ void heft__round_fail_with(heft__round_t *round, const heft__round_member_t *mem
                            heft_status_t status, const char *text, int64_t now_ns);
 /* A destination that receives in this round. */
 bool heft__round_is_moving(const heft__round_member_t *member);
+/* Its bytes go to staging, before the decision. */
+bool heft__round_is_staged(const heft__round_member_t *member);
+/* Does anyone receive inside the flip? */
+bool heft__round_has_in_place(const heft__round_t *round);
 /* Reported `ok` for this phase of this round. */
 bool heft__round_is_done(const heft__round_t *round, const heft__round_member_t *member,
                          heft__phase_t phase);

@@ -211,6 +211,7 @@ typedef struct heft__register {
     uint32_t rank;
     char incarnation[HEFT__INCARNATION_SIZE];
     int64_t epoch;                    /* highest seen; 0: none */
+    bool in_place;                    /* mode: receives inside the flip; else staged */
     char process[HEFT__PROCESS_SIZE]; /* for messages; "": it does not say */
     uint32_t n_transports;
     char transports[HEFT__MAX_TRANSPORTS][HEFT__TRANSPORT_SIZE];
@@ -317,6 +318,7 @@ typedef struct heft__peer {
     uint32_t replica;
     uint32_t rank;
     bool moves;
+    bool in_place;
     uint32_t n_transports;
     char transports[HEFT__MAX_TRANSPORTS][HEFT__TRANSPORT_SIZE];
     char manifest[HEFT__DIGEST_SIZE];

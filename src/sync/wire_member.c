@@ -51,7 +51,10 @@ const char *heft__process_text(const heft__register_t *reg)
 
 heft_status_t heft__register_encode(const heft__register_t *msg, char **text_out, heft_error_t *err)
 {
-    const register_message_t full = { .format = 1, .mode = "staged", .reg = *msg };
+    register_message_t full = { .format = 1, .mode = "staged", .reg = *msg };
+    if (msg->in_place) {
+        (void)snprintf(full.mode, sizeof full.mode, "in_place");
+    }
     json_t *root = json_object();
     heft_status_t status = root == NULL ? heft__error_nomem(err, 0)
                                         : heft__json_write(root, register_fields, &full, err);
@@ -84,11 +87,15 @@ heft_status_t heft__register_decode(const char *text, size_t n, heft__register_t
                                  "register: job \"%s\" has a byte outside A-Z a-z 0-9 . _ -",
                                  heft__json_show(full.reg.job, shown));
     }
-    if (status == HEFT_OK && strcmp(full.mode, "staged") != 0) {
+    full.reg.in_place = strcmp(full.mode, "in_place") == 0;
+    if (status == HEFT_OK && !full.reg.in_place && strcmp(full.mode, "staged") != 0) {
         char shown[64];
         status = heft__error_set(err, HEFT_ERR_UNSUPPORTED,
-                                 "register: mode \"%s\" is not supported, only \"staged\" is",
+                                 "register: mode \"%s\" is neither \"staged\" nor \"in_place\"",
                                  heft__json_show(full.mode, shown));
+    }
+    if (status == HEFT_OK && full.reg.in_place && full.reg.role == HEFT__ROLE_SOURCE) {
+        status = heft__error_set(err, HEFT_ERR_FORMAT, "register: a source has no mode in_place");
     }
     if (status == HEFT_OK) {
         status = heft__json_read_transports(json_object_get(root, "transports"), "register",

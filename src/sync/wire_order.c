@@ -33,6 +33,7 @@ static const heft__field_t peer_fields[] = {
     { "replica", HEFT__FIELD_U32, true, AT(replica), 0, INT32_MAX, NULL },
     { "rank", HEFT__FIELD_U32, true, AT(rank), 0, INT32_MAX, NULL },
     { "moves", HEFT__FIELD_BOOL, true, AT(moves), 0, 0, NULL },
+    { "in_place", HEFT__FIELD_BOOL, false, AT(in_place), 0, 0, NULL },
     { "transports", HEFT__FIELD_LIST, true, 0, 0, 0, NULL },
     { "manifest", HEFT__FIELD_HEX, true, AT(manifest), 0, 64, NULL },
     { "contract", HEFT__FIELD_HEX, false, AT(contract), 0, 64, NULL },

@@ -23,9 +23,11 @@ typedef struct sim {
     uint8_t known_life; /* that the coordinator's slot stands for */
     bool serving;
     bool sending; /* the truth: puts may be running */
-    bool fenced;  /* a destination whose memory no put can reach any more */
+    bool in_place;
+    bool fenced; /* a destination whose memory no put can reach any more */
     int64_t live;
     heft__condition_t condition;
+    heft__round_id_t suspect_round; /* in which its condition became so */
     heft__round_id_t round;
     heft__phase_t phase;
     heft__result_t result;
@@ -51,10 +53,12 @@ static inline void sim_restart(sim_t *s)
     const uint8_t life = s->life;
     const uint8_t known = s->known_life;
     const bool reachable = s->reachable;
+    const bool in_place = s->in_place;
     sim_init(s, s->role, 0);
     s->life = (uint8_t)(life + 1);
     s->known_life = known;
     s->reachable = reachable;
+    s->in_place = in_place;
 }
 
 static inline void sim_report(const sim_t *s, int64_t old_version, heft__report_t *out)
@@ -93,6 +97,20 @@ static inline bool sim_may_open(heft__phase_t target)
            target == HEFT__PHASE_STAGE || target == HEFT__PHASE_ABORT || target == HEFT__PHASE_LIVE;
 }
 
+/* May it take up a flip? A source sends to those that receive in place. */
+static inline bool sim_may_flip(const sim_t *s, heft__decision_t decision)
+{
+    const bool ready = s->role == HEFT__ROLE_SOURCE
+                           ? s->state == HEFT__STATE_PREPARED || s->state == HEFT__STATE_SENT
+                           : s->state == HEFT__STATE_PAUSED;
+    return ready && decision == HEFT__DECISION_COMMIT;
+}
+
+static inline bool sim_is_broken(const sim_t *s)
+{
+    return s->condition != HEFT__CONDITION_OK && heft__round_id_equal(s->suspect_round, s->round);
+}
+
 /* Take in an order: what can be done at once is done, the rest waits for sim_work. */
 static inline void sim_take(sim_t *s, const heft__round_member_t *m, heft__decision_t decision,
                             int64_t version)
@@ -124,13 +142,18 @@ static inline void sim_take(sim_t *s, const heft__round_member_t *m, heft__decis
     if (target == HEFT__PHASE_FLIP && s->phase == HEFT__PHASE_RELEASE) {
         return; /* long done */
     }
-    if (target == HEFT__PHASE_FLIP &&
-        (decision != HEFT__DECISION_COMMIT || s->state != HEFT__STATE_PAUSED)) {
+    if (target == HEFT__PHASE_FLIP && !sim_may_flip(s, decision)) {
         sim_refuse(s, target);
         return;
     }
     s->phase = target;
     s->result = HEFT__RESULT_WORKING;
+    if (target == HEFT__PHASE_FLIP && sim_is_broken(s)) {
+        s->result = HEFT__RESULT_FAILED; /* not mended by another one in its own round */
+    }
+    if (target == HEFT__PHASE_FLIP && s->role == HEFT__ROLE_SOURCE) {
+        s->state = HEFT__STATE_SENDING;
+    }
     if (target == HEFT__PHASE_STAGE) {
         s->state = s->role == HEFT__ROLE_SOURCE ? HEFT__STATE_SENDING : HEFT__STATE_STAGING;
         s->sending = s->role == HEFT__ROLE_SOURCE;
@@ -155,8 +178,11 @@ static inline void sim_work(sim_t *s)
         s->serving = false;
         break;
     case HEFT__PHASE_FLIP:
-        s->state = HEFT__STATE_FLIPPED;
-        s->live = s->version;
+        s->state = s->role == HEFT__ROLE_SOURCE ? HEFT__STATE_SENT : HEFT__STATE_FLIPPED;
+        if (s->role == HEFT__ROLE_DESTINATION) {
+            s->live = s->version;
+            s->condition = HEFT__CONDITION_OK; /* written as a whole, and compared */
+        }
         break;
     case HEFT__PHASE_RESUME:
         s->state = HEFT__STATE_IDLE;
@@ -168,7 +194,9 @@ static inline void sim_work(sim_t *s)
     case HEFT__PHASE_ABORT:
         s->fenced = s->role == HEFT__ROLE_DESTINATION; /* it fences before it drops anything */
         if (s->state != HEFT__STATE_FLIPPED) {
-            s->serving = s->role == HEFT__ROLE_DESTINATION && s->live > 0;
+            s->serving = s->role == HEFT__ROLE_DESTINATION && s->live > 0 &&
+                         s->condition == HEFT__CONDITION_OK &&
+                         (s->serving || s->state == HEFT__STATE_PAUSED);
             s->state = HEFT__STATE_IDLE;
         }
         s->sending = false;
@@ -185,8 +213,14 @@ static inline void sim_fail(sim_t *s, heft__result_t result)
         s->sending = false; /* failed and refused: nothing is running */
         s->fenced = true;
     }
-    if (s->phase == HEFT__PHASE_FLIP && result != HEFT__RESULT_REFUSED) {
+    if (s->phase == HEFT__PHASE_FLIP && result != HEFT__RESULT_REFUSED &&
+        s->role == HEFT__ROLE_DESTINATION) {
         s->condition = HEFT__CONDITION_LIVE_SUSPECT;
+        s->suspect_round = s->round;
+    }
+    if (s->phase == HEFT__PHASE_FLIP && s->role == HEFT__ROLE_SOURCE &&
+        result != HEFT__RESULT_UNKNOWN) {
+        s->state = HEFT__STATE_SENT;
     }
 }
 

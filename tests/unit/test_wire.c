@@ -152,8 +152,8 @@ static const wrong_t wrongs[] = {
       "32 lower-case hex" },
     { try_register,
       "{\"format\":1,\"role\":\"source\",\"job\":\"a\",\"replica\":0,\"rank\":0,"
-      "\"incarnation\":\"" INC "\",\"epoch\":0,\"mode\":\"in_place\",\"transports\":[\"shm\"]}",
-      HEFT_ERR_UNSUPPORTED, "mode \"in_place\"" },
+      "\"incarnation\":\"" INC "\",\"epoch\":0,\"mode\":\"fast\",\"transports\":[\"shm\"]}",
+      HEFT_ERR_UNSUPPORTED, "mode \"fast\" is neither" },
     { try_register,
       REG("\"incarnation\":\"" INC "\",\"epoch\":0,\"mode\":\"staged\",\"transports\":[]"),
       HEFT_ERR_FORMAT, "0 items" },
