@@ -165,7 +165,12 @@ typedef struct heft_subscriber_opts {
     const char *token_file;    /* as a publisher's */
     const char *ca_file;
     uint8_t insecure;
-    uint8_t reserved[7];
+    uint8_t in_place; /* 1: no staging; the engine is paused while the new version arrives in a
+                         buffer, part by part, and is written to the parameters at once. A round
+                         that fails then leaves it out of service (docs/guide/rounds.md) */
+    uint8_t reserved[6];
+    int64_t buffer_bytes; /* in_place: of the buffer; 0: 64 MiB. At least the largest parameter, at
+                             most all of them */
 } heft_subscriber_opts_t;
 #define HEFT_SUBSCRIBER_OPTS_INIT              \
     {                                          \

@@ -135,6 +135,8 @@ static int subscribe(serve_t *s, const heft_hooks_t *hooks)
     opts.rank = s->job.first_rank;
     opts.n_threads = (uint32_t)cli_number(args, "threads", 0);
     opts.deadline_ms = (uint32_t)cli_number(args, "deadline-ms", 0);
+    opts.in_place = cli_has(args, "in-place");
+    opts.buffer_bytes = cli_number(args, "buffer-bytes", 0);
     opts.hooks = hooks;
     heft_error_t err = HEFT_ERROR_INIT;
     if (heft_subscriber_create(&opts, s->job.recipe, s->job.bindings, s->params,
@@ -289,6 +291,16 @@ static const cli_option_t options[] = {
       .kind = CLI_TEXT,
       .complete = CLI_COMPLETE_FILE,
       .help = "Write a JSON summary to this file on the way out." },
+    { .name = "in-place",
+      .kind = CLI_FLAG,
+      .help = "No staging: receive inside the pause, through a buffer. Halves the memory, costs "
+              "downtime, and a round that fails then leaves it out of service." },
+    { .name = "buffer-bytes",
+      .value = "BYTES",
+      .kind = CLI_BYTES,
+      .min = 1,
+      .max = INT64_MAX,
+      .help = "With --in-place: of the buffer; at least the largest parameter. Default: 64 MiB." },
     CLI_OPT_JSON,
 };
 

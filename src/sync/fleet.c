@@ -52,6 +52,7 @@ static void hash_peer(heft__sha256_t *sha, const heft__peer_t *peer)
     heft__sha256_update_text(sha, peer->contract);
     heft__sha256_update_text(sha, peer->endpoint);
     heft__sha256_update_u64(sha, peer->moves);
+    heft__sha256_update_u64(sha, peer->in_place);
 }
 
 static void make_key(const heft__peer_t *peers, uint32_t n_peers, char out[HEFT__DIGEST_SIZE])
@@ -97,6 +98,7 @@ static heft_status_t make_links(heft__fleet_t *fleet, const heft__peer_t *peers,
         memcpy(link->contract, peers[i].contract, sizeof link->contract);
         memcpy(link->endpoint, peers[i].endpoint, sizeof link->endpoint);
         link->moves = peers[i].moves;
+        link->in_place = peers[i].in_place;
     }
     return HEFT_OK;
 }
@@ -125,8 +127,9 @@ static heft_status_t attach_endpoint(heft__fleet_t *fleet, heft__link_t *link, c
                                "it offers transport %s, this source has %s and %u more", name,
                                fleet->transports[0]->ops->name, fleet->n_transports - 1);
     }
-    heft__attach_params_t params = { .bytes =
-                                         fleet->families[link->family].layouts[link->rank].bytes,
+    const heft__staging_t *layout = &fleet->families[link->family].layouts[link->rank];
+    heft__attach_params_t params = { .bytes = link->in_place ? heft__staging_buffer_bytes(layout, 1)
+                                                             : layout->bytes,
                                      .deadline_mono_ns = deadline_mono_ns };
     heft__member_get_incarnation_bytes(fleet->member, params.incarnation);
     status = heft__remote_attach(transport, endpoint, &params, &link->remote, err);
@@ -360,6 +363,17 @@ static heft_status_t prepare_family(heft__fleet_t *fleet, uint32_t f, heft_error
                             err);
 }
 
+heft_status_t heft__fleet_open(heft__fleet_t *fleet, const heft__peer_t *peer,
+                               int64_t deadline_mono_ns, heft__link_t **link_out, heft_error_t *err)
+{
+    heft__link_t *link = find_link(fleet, peer->id, peer->incarnation, peer->endpoint);
+    *link_out = link;
+    if (link == NULL) {
+        return heft__error_set(err, HEFT_ERR_STALE, "%s is not as it was at preflight", peer->id);
+    }
+    return link->remote != NULL ? HEFT_OK : attach_link(fleet, link, deadline_mono_ns, err);
+}
+
 static heft_status_t mark_links(heft__fleet_t *fleet, const heft__peer_t *peers, uint32_t n_peers,
                                 int64_t deadline_mono_ns, heft__blame_t *blame, heft_error_t *err)
 {
@@ -372,17 +386,11 @@ static heft_status_t mark_links(heft__fleet_t *fleet, const heft__peer_t *peers,
         if (!peers[i].moves) {
             continue;
         }
-        heft__link_t *link = find_link(fleet, peers[i].id, peers[i].incarnation, peers[i].endpoint);
-        if (link == NULL) {
-            return heft__error_set(err, HEFT_ERR_STALE, "%s is not as it was at preflight",
-                                   peers[i].id);
-        }
-        if (link->remote == NULL) {
-            heft_status_t status = attach_link(fleet, link, deadline_mono_ns, err);
-            if (status != HEFT_OK) {
-                blame->peer = link->id;
-                return status;
-            }
+        heft__link_t *link = NULL;
+        heft_status_t status = heft__fleet_open(fleet, &peers[i], deadline_mono_ns, &link, err);
+        if (status != HEFT_OK) {
+            blame->peer = link != NULL ? link->id : NULL;
+            return status;
         }
         link->is_staged = true;
     }

@@ -40,9 +40,11 @@ typedef struct heft__link {
     uint32_t rank;
     uint32_t n_ranks;
     uint32_t family;        /* index */
+    bool in_place;          /* its memory is a buffer for one part of its parameters */
     bool moves;             /* takes part in the data path of this round */
     bool is_staged;         /* a target of the present stage */
     bool has_begun;         /* this round */
+    bool was_sent;          /* in this round, so that its digests are known */
     bool is_unknown;        /* a put was issued, and it is not known whether it has ended */
     heft__remote_t *remote; /* NULL: not attached */
 } heft__link_t;
@@ -86,6 +88,10 @@ const char *heft__fleet_get_plan(const heft__fleet_t *fleet, const heft__link_t 
 HEFT_MUST_CHECK heft_status_t heft__fleet_aim(heft__fleet_t *fleet, const heft__peer_t *peers,
                                               uint32_t n_peers, int64_t deadline_mono_ns,
                                               heft__blame_t *blame, heft_error_t *err);
+/* The link of a peer that heft__fleet_set has seen, attached. */
+HEFT_MUST_CHECK heft_status_t heft__fleet_open(heft__fleet_t *fleet, const heft__peer_t *peer,
+                                               int64_t deadline_mono_ns, heft__link_t **link_out,
+                                               heft_error_t *err);
 /* Give up a link's memory and connection; the next heft__fleet_set attaches anew. */
 void heft__fleet_drop(heft__fleet_t *fleet, heft__link_t *link);
 

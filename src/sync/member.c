@@ -25,6 +25,7 @@ static heft_status_t set_identity(heft__member_t *member, const heft__member_con
                                config->replica, config->rank, INT32_MAX);
     }
     identity->role = config->role;
+    identity->in_place = config->in_place;
     memcpy(identity->job, job, strlen(job) + 1);
     identity->replica = config->replica;
     identity->rank = config->rank;

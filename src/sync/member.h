@@ -22,6 +22,7 @@ typedef struct heft__member_config {
     heft__access_t access; /* copied */
     const char *job;       /* NULL: "heft" */
     heft__role_t role;
+    bool in_place;
     uint32_t replica;
     uint32_t rank;
     uint32_t deadline_ms; /* of each request; 0: 30 s */

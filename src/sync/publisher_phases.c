@@ -83,6 +83,9 @@ static void do_prepare(heft_publisher_t *pub, const heft__order_t *order)
         conclude(pub, err.status, HEFT__STATE_IDLE, &err, NULL);
         return;
     }
+    for (uint32_t i = 0; i < pub->fleet.n_links; i++) {
+        pub->fleet.links[i].was_sent = false;
+    }
     int64_t start = heft__clock_mono_ns();
     heft__digest_all(pub->data, pub->sizes, pub->n_tensors, pub->n_threads, pub->digests);
     heft__sha256_t sha;
@@ -279,30 +282,36 @@ static heft_status_t put_links(heft_publisher_t *pub, const heft__order_t *order
     return first;
 }
 
+/* Replicas of a rank have the same digests. */
+static bool is_first_of_rank(const heft__fleet_t *fleet, uint32_t i)
+{
+    const heft__link_t *link = &fleet->links[i];
+    for (uint32_t k = 0; k < i; k++) {
+        const heft__link_t *other = &fleet->links[k];
+        if (other->was_sent && other->family == link->family && other->rank == link->rank) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static heft_status_t put_digests(heft_publisher_t *pub, char digest_out[HEFT__DIGEST_SIZE],
                                  heft_error_t *err)
 {
     const heft__fleet_t *fleet = &pub->fleet;
-    uint32_t n = 0;
-    for (uint32_t f = 0; f < fleet->n_families; f++) {
-        n += fleet->families[f].n_ranks;
-    }
-    heft__digest_set_t *sets = heft__calloc(n > 0 ? n : 1, sizeof *sets);
+    heft__digest_set_t *sets = heft__calloc(fleet->n_links > 0 ? fleet->n_links : 1, sizeof *sets);
     if (sets == NULL) {
-        return heft__error_nomem(err, n * sizeof *sets);
+        return heft__error_nomem(err, fleet->n_links * sizeof *sets);
     }
-    n = 0;
-    for (uint32_t f = 0; f < fleet->n_families; f++) {
-        const heft__family_t *family = &fleet->families[f];
-        for (uint32_t t = 0; t < family->n_targets; t++) {
-            uint32_t rank = family->targets[t].rank_index;
-            if (family->targets[t].digests_out != NULL) {
-                memcpy(sets[n].plan, heft_plan_get_rank_digest(family->plan, rank),
-                       sizeof sets[n].plan);
-                sets[n].params = family->digests[rank];
-                sets[n].n_params = family->layouts[rank].n_params;
-                n++;
-            }
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < fleet->n_links; i++) {
+        const heft__link_t *link = &fleet->links[i];
+        const heft__family_t *family = &fleet->families[link->family];
+        if (link->was_sent && is_first_of_rank(fleet, i)) {
+            memcpy(sets[n].plan, heft__fleet_get_plan(fleet, link), sizeof sets[n].plan);
+            sets[n].params = family->digests[link->rank];
+            sets[n].n_params = family->layouts[link->rank].n_params;
+            n++;
         }
     }
     char *text = NULL;
@@ -395,6 +404,9 @@ static void do_stage(heft_publisher_t *pub, const heft__order_t *order)
         status = send_all(pub, order, &counts, &err);
     }
     note_counters(pub, &counts, start);
+    for (uint32_t i = 0; i < pub->fleet.n_links; i++) {
+        pub->fleet.links[i].was_sent = pub->fleet.links[i].is_staged && status == HEFT_OK;
+    }
     if (status == HEFT_OK) {
         status = put_digests(pub, digests, &err);
     }
@@ -409,6 +421,43 @@ static void do_stage(heft_publisher_t *pub, const heft__order_t *order)
     /* The message first: dropping a link takes its name along. */
     conclude(pub, status, status == HEFT_OK ? HEFT__STATE_SENT : HEFT__STATE_PREPARED, &err,
              &pub->blame);
+    if (status != HEFT_OK) {
+        drop_lost_links(pub);
+    }
+}
+
+/* ---- flip: to those that receive in place ---- */
+
+/* The digests of all that was sent in this round, staged ones included. */
+static void report_digests(heft_publisher_t *pub)
+{
+    char digests[HEFT__DIGEST_SIZE] = "";
+    heft_error_t err = HEFT_ERROR_INIT;
+    if (put_digests(pub, digests, &err) != HEFT_OK) {
+        heft__log(HEFT_LOG_WARN, "publisher", "%s: %s", heft__member_get_id(pub->member),
+                  err.message); /* a later live verification has nothing to compare with */
+        return;
+    }
+    heft__report_t *report = heft__member_lock(pub->member);
+    memcpy(report->digests, digests, sizeof report->digests);
+    heft__member_unlock(pub->member, false);
+}
+
+static void do_flip(heft_publisher_t *pub, const heft__order_t *order)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    pub->round = order->round;
+    pub->blame = (heft__blame_t){ .peer = NULL };
+    heft__member_lock(pub->member)->state = HEFT__STATE_SENDING;
+    heft__member_unlock(pub->member, false);
+    heft_status_t status = heft__publisher_send_in_place(pub, order, &err);
+    report_digests(pub);
+    if (has_unknown(pub)) {
+        heft__member_conclude(pub->member, HEFT__RESULT_UNKNOWN, HEFT__STATE_SENDING, &err,
+                              &pub->blame);
+        return;
+    }
+    conclude(pub, status, HEFT__STATE_SENT, &err, &pub->blame);
     if (status != HEFT_OK) {
         drop_lost_links(pub);
     }
@@ -449,6 +498,9 @@ void heft__publisher_obey(heft_publisher_t *pub, const heft__order_t *order)
     case HEFT__PHASE_STAGE:
         do_stage(pub, order);
         break;
+    case HEFT__PHASE_FLIP:
+        do_flip(pub, order);
+        break;
     case HEFT__PHASE_RELEASE:
         let_go(pub);
         break;
@@ -460,7 +512,6 @@ void heft__publisher_obey(heft_publisher_t *pub, const heft__order_t *order)
     case HEFT__PHASE_VERIFY:
     case HEFT__PHASE_PAUSE:
     case HEFT__PHASE_DECIDE:
-    case HEFT__PHASE_FLIP:
     case HEFT__PHASE_RESUME:
     case HEFT__PHASE_LIVE:
     default:

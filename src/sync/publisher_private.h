@@ -53,6 +53,11 @@ HEFT_MUST_CHECK heft_status_t heft__publisher_create_over(
 
 /* Carry out one order, on the worker's thread; every outcome goes into the report. */
 void heft__publisher_obey(heft_publisher_t *pub, const heft__order_t *order);
+/* Inside a flip: send to the peers that receive in place, part by part. Their digests are in the
+ * families afterwards, and `was_sent` of their links is set. */
+HEFT_MUST_CHECK heft_status_t heft__publisher_send_in_place(heft_publisher_t *pub,
+                                                            const heft__order_t *order,
+                                                            heft_error_t *err);
 /* heft_progress_t of the runs: looks at receivers and orders, non-zero stops the run. */
 int heft__publisher_on_progress(void *arg, int64_t done_bytes, int64_t total_bytes);
 /* Wait until a push of this version is in progress; false when the round was called off before. */

@@ -56,6 +56,25 @@ static void exclude_unconfirmed(heft__round_t *round)
     }
 }
 
+/* Who is at the new version and does not serve it. */
+static void warn_of_downtime(heft__round_t *round)
+{
+    EACH_MEMBER(round, m)
+    {
+        const int32_t slot = (int32_t)(m - round->members);
+        const bool there = heft__round_is_moving(m) && !m->lost;
+        if (there && m->target == HEFT__PHASE_RESUME &&
+            !heft__round_is_done(round, m, HEFT__PHASE_RESUME) && !heft__round_is_bad(m)) {
+            heft__round_warn(round, slot, "resume is not confirmed: the engine is down");
+        } else if (there && m->target != HEFT__PHASE_RESUME) {
+            heft__round_warn(round, slot,
+                             "it stays out of service: not every rank of its engine is at this "
+                             "version");
+        }
+        m->overdue = false;
+    }
+}
+
 static bool step_committed(heft__round_t *round, int64_t now_ns)
 {
     if (!all_through(round)) {
@@ -63,15 +82,7 @@ static bool step_committed(heft__round_t *round, int64_t now_ns)
     }
     if (round->phase == HEFT__PHASE_RESUME) {
         round->downtime_ns = round->paused_ns > 0 ? now_ns - round->paused_ns : 0;
-        EACH_MEMBER(round, m)
-        {
-            if (heft__round_is_moving(m) && !m->lost && m->target == HEFT__PHASE_RESUME &&
-                !heft__round_is_done(round, m, HEFT__PHASE_RESUME) && !heft__round_is_bad(m)) {
-                heft__round_warn(round, (int32_t)(m - round->members),
-                                 "resume is not confirmed: the engine is down");
-            }
-            m->overdue = false;
-        }
+        warn_of_downtime(round);
         heft__round_release(round, now_ns);
         return true;
     }

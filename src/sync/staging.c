@@ -151,6 +151,51 @@ void heft__staging_fini(heft__staging_t *staging)
     *staging = (heft__staging_t){ .n_params = 0 };
 }
 
+/* ---- in place ---- */
+
+static const int64_t default_buffer_bytes = 64 << 20;
+
+int64_t heft__staging_buffer_bytes(const heft__staging_t *staging, int64_t wished_bytes)
+{
+    int64_t least = (int64_t)staging->n_params * (int64_t)sizeof(uint64_t);
+    for (uint32_t i = 0; i < staging->n_params; i++) {
+        least = heft__max_i64(least, staging->sizes[i]);
+    }
+    const int64_t wished = wished_bytes > 0 ? wished_bytes : default_buffer_bytes;
+    const int64_t bytes = heft__max_i64(heft__min_i64(wished, staging->bytes), least);
+    int64_t aligned;
+    return align_up(bytes, &aligned) ? aligned : bytes;
+}
+
+uint32_t heft__staging_part_end(const heft__staging_t *staging, uint32_t first,
+                                int64_t buffer_bytes)
+{
+    uint32_t end = first + 1;
+    while (end < staging->n_params &&
+           staging->offsets[end] + staging->sizes[end] - staging->offsets[first] <= buffer_bytes) {
+        end++;
+    }
+    return end;
+}
+
+int64_t heft__staging_part_bytes(const heft__staging_t *staging, uint32_t first, uint32_t end)
+{
+    if (first == staging->n_params) {
+        return (int64_t)staging->n_params * (int64_t)sizeof(uint64_t);
+    }
+    return staging->offsets[end - 1] + staging->sizes[end - 1] - staging->offsets[first];
+}
+
+void heft__staging_expect_part(int64_t bytes, heft__route_t *route, heft__expect_t *expect_out)
+{
+    *route = (heft__route_t){ .bytes = bytes };
+    *expect_out = (heft__expect_t){ .routes = route,
+                                    .n_routes = 1,
+                                    .n_senders = 1,
+                                    .chunk_bytes = HEFT__CHUNK_BYTES,
+                                    .crc = heft__crc32c };
+}
+
 /* ---- work in parts ---- */
 
 enum { MAX_THREADS = 64 };
@@ -196,7 +241,8 @@ static void run_parts(void (*run)(void *arg, uint32_t part, uint32_t n_parts), v
 
 typedef struct copy_out {
     const heft__staging_t *staging;
-    const uint8_t *memory;
+    uint32_t first, end;
+    const uint8_t *memory; /* of `first` */
     void *const *params;
 } copy_out_t;
 
@@ -205,25 +251,38 @@ static void copy_out_part(void *arg, uint32_t part, uint32_t n_parts)
 {
     const copy_out_t *copy = arg;
     const heft__staging_t *staging = copy->staging;
-    int64_t n_units = staging->bytes / HEFT__STAGING_ALIGN;
-    int64_t begin = n_units / n_parts * part * HEFT__STAGING_ALIGN;
-    int64_t end =
-        part + 1 == n_parts ? staging->bytes : n_units / n_parts * (part + 1) * HEFT__STAGING_ALIGN;
-    for (uint32_t i = 0; i < staging->n_params; i++) {
+    const int64_t base = staging->offsets[copy->first];
+    const int64_t bytes =
+        (copy->end < staging->n_params ? staging->offsets[copy->end] : staging->bytes) - base;
+    int64_t n_units = bytes / HEFT__STAGING_ALIGN;
+    int64_t begin = base + n_units / n_parts * part * HEFT__STAGING_ALIGN;
+    int64_t end = part + 1 == n_parts ? base + bytes
+                                      : base + n_units / n_parts * (part + 1) * HEFT__STAGING_ALIGN;
+    for (uint32_t i = copy->first; i < copy->end; i++) {
         int64_t lo = heft__max_i64(begin, staging->offsets[i]);
         int64_t hi = heft__min_i64(end, staging->offsets[i] + staging->sizes[i]);
         if (lo < hi) {
-            heft__memcpy((uint8_t *)copy->params[i] + (lo - staging->offsets[i]), copy->memory + lo,
-                         hi - lo);
+            heft__memcpy((uint8_t *)copy->params[i] + (lo - staging->offsets[i]),
+                         copy->memory + (lo - base), hi - lo);
         }
+    }
+}
+
+void heft__staging_copy_part(const heft__staging_t *staging, uint32_t first, uint32_t end,
+                             const uint8_t *memory, void *const *params, uint32_t n_threads)
+{
+    copy_out_t copy = {
+        .staging = staging, .first = first, .end = end, .memory = memory, .params = params
+    };
+    if (first < end) {
+        run_parts(copy_out_part, &copy, n_threads);
     }
 }
 
 void heft__staging_copy_out(const heft__staging_t *staging, const uint8_t *memory,
                             void *const *params, uint32_t n_threads)
 {
-    copy_out_t copy = { .staging = staging, .memory = memory, .params = params };
-    run_parts(copy_out_part, &copy, n_threads);
+    heft__staging_copy_part(staging, 0, staging->n_params, memory, params, n_threads);
 }
 
 /* ---- digests ---- */

@@ -42,10 +42,27 @@ HEFT_MUST_CHECK heft_status_t heft__staging_expect(const heft__staging_t *stagin
                                                    uint32_t n_senders, heft__route_t **routes_out,
                                                    heft__expect_t *expect_out, heft_error_t *err);
 
+/* ---- in place: the same layout, part by part through one buffer ---- */
+
+/* Bytes of the buffer: what is wished for (0: 64 MiB), at least the largest parameter and a digest
+ * for each, at most the whole. */
+int64_t heft__staging_buffer_bytes(const heft__staging_t *staging, int64_t wished_bytes);
+/* The part that begins with parameter `first` ends before this one: as many as fit, at least one.
+ * Parameter i lies at offsets[i] - offsets[first]. */
+uint32_t heft__staging_part_end(const heft__staging_t *staging, uint32_t first,
+                                int64_t buffer_bytes);
+/* Bytes of the part [first, end); first == n_params: those of the digests that come last. */
+int64_t heft__staging_part_bytes(const heft__staging_t *staging, uint32_t first, uint32_t end);
+/* A part as one route; expect points to it. */
+void heft__staging_expect_part(int64_t bytes, heft__route_t *route, heft__expect_t *expect_out);
+
 /* Copy every parameter out to params[i], at memory speed. n_threads >= 1; the caller's thread is
  * one of them. */
 void heft__staging_copy_out(const heft__staging_t *staging, const uint8_t *memory,
                             void *const *params, uint32_t n_threads);
+/* The parameters of one part, whose memory begins with `first`. */
+void heft__staging_copy_part(const heft__staging_t *staging, uint32_t first, uint32_t end,
+                             const uint8_t *memory, void *const *params, uint32_t n_threads);
 
 /* digests_out[i] = CRC-64 of the sizes[i] bytes at data[i], n of them. */
 void heft__digest_all(const void *const *data, const int64_t *sizes, uint32_t n, uint32_t n_threads,

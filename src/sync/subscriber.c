@@ -10,6 +10,7 @@
 #include "sync/subscriber_private.h"
 
 #include <string.h>
+#include <time.h>
 
 /* ---- contact with the window while a transfer is on ---- */
 
@@ -60,7 +61,13 @@ static void refresh(void *arg, heft__report_t *report)
 static void on_window_change(void *arg)
 {
     heft_subscriber_t *sub = arg;
-    if (sub->member != NULL) {
+    (void)pthread_mutex_lock(&sub->lock);
+    const bool is_receiving = sub->is_receiving;
+    if (is_receiving) {
+        (void)pthread_cond_signal(&sub->arrived_part);
+    }
+    (void)pthread_mutex_unlock(&sub->lock);
+    if (!is_receiving && sub->member != NULL) {
         heft__member_wake(sub->member);
     }
 }
@@ -81,6 +88,12 @@ static heft_status_t check_arguments(const heft_subscriber_opts_t *opts,
         return heft__error_set(err, HEFT_ERR_ARGUMENT,
                                "subscriber: a manifest of side \"%s\", expected \"destination\"",
                                side);
+    }
+    if (opts->in_place > 1 || opts->buffer_bytes < 0) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "subscriber: in_place %u, buffer_bytes %lld: 0 or 1, and not less "
+                               "than 0",
+                               opts->in_place, (long long)opts->buffer_bytes);
     }
     uint32_t n_ranks;
     heft_status_t status = heft_recipe_count_ranks(recipe, bindings, &n_ranks, err);
@@ -125,6 +138,7 @@ static heft_status_t create_member(heft_subscriber_t *sub, const heft_subscriber
                                                  .insecure = opts->insecure },
                                      .job = opts->job,
                                      .role = HEFT__ROLE_DESTINATION,
+                                     .in_place = sub->in_place,
                                      .replica = opts->replica,
                                      .rank = opts->rank,
                                      .deadline_ms = opts->deadline_ms,
@@ -138,7 +152,10 @@ static heft_status_t create_member(heft_subscriber_t *sub, const heft_subscriber
 static heft_status_t create_window(heft_subscriber_t *sub, heft__transport_t *transport,
                                    heft_error_t *err)
 {
-    heft__window_params_t params = { .bytes = sub->layout.bytes,
+    const int64_t bytes = sub->in_place
+                              ? heft__staging_buffer_bytes(&sub->layout, sub->buffer_bytes)
+                              : sub->layout.bytes;
+    heft__window_params_t params = { .bytes = bytes,
                                      .memory = HEFT__MEMORY_HOST,
                                      .on_change = on_window_change,
                                      .on_change_arg = sub };
@@ -225,6 +242,16 @@ static heft_status_t build(heft_subscriber_t *sub, heft__transport_t *transport,
 }
 
 /* The options are complete. */
+static void init_lock(heft_subscriber_t *sub)
+{
+    pthread_condattr_t attr;
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_mutex_init(&sub->lock, NULL);
+    (void)pthread_cond_init(&sub->arrived_part, &attr);
+    (void)pthread_condattr_destroy(&attr);
+}
+
 static heft_status_t create_loaded(heft__transport_t *transport, const heft_subscriber_opts_t *opts,
                                    const heft_hooks_t *hooks, const heft_recipe_t *recipe,
                                    const heft_bindings_t *bindings, const heft_manifest_t *manifest,
@@ -235,7 +262,9 @@ static heft_status_t create_loaded(heft__transport_t *transport, const heft_subs
     if (sub == NULL) {
         return heft__error_nomem(err, sizeof *sub);
     }
-    (void)pthread_mutex_init(&sub->lock, NULL);
+    init_lock(sub);
+    sub->in_place = opts->in_place != 0;
+    sub->buffer_bytes = opts->buffer_bytes;
     sub->hooks = *hooks;
     sub->rank = opts->rank;
     sub->n_threads = opts->n_threads;
@@ -310,6 +339,7 @@ void heft_subscriber_destroy(heft_subscriber_t *sub)
     heft__free(sub->digests);
     heft__free(sub->moved);
     heft__free(sub->staged);
+    (void)pthread_cond_destroy(&sub->arrived_part);
     (void)pthread_mutex_destroy(&sub->lock);
     heft__free(sub);
 }

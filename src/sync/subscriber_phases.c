@@ -406,8 +406,9 @@ static void do_pause(heft_subscriber_t *sub)
             heft__subscriber_set_serving(sub, was_serving);
         }
     }
+    const heft__member_state_t before = sub->in_place ? HEFT__STATE_IDLE : HEFT__STATE_STAGED;
     heft__member_conclude(sub->member, status == HEFT_OK ? HEFT__RESULT_OK : HEFT__RESULT_FAILED,
-                          status == HEFT_OK ? HEFT__STATE_PAUSED : HEFT__STATE_STAGED, &err, NULL);
+                          status == HEFT_OK ? HEFT__STATE_PAUSED : before, &err, NULL);
 }
 
 static void publish_version(heft_subscriber_t *sub, const heft__order_t *order)
@@ -483,10 +484,33 @@ static heft_status_t check_flip(heft_subscriber_t *sub, bool is_again, heft_erro
     return status;
 }
 
-static void fail_flip(heft_subscriber_t *sub, const heft_error_t *err)
+static void fail_flip(heft_subscriber_t *sub, heft__result_t result, const heft_error_t *err)
 {
     become_suspect(sub);
-    heft__member_conclude(sub->member, HEFT__RESULT_FAILED, HEFT__STATE_PAUSED, err, NULL);
+    heft__member_conclude(sub->member, result, HEFT__STATE_PAUSED, err, NULL);
+}
+
+/* The new version into the live parameters: from staging, or as it arrives. */
+static heft_status_t write_live(heft_subscriber_t *sub, const heft__order_t *order,
+                                bool must_verify, bool *stopped_out, heft_error_t *err)
+{
+    if (sub->in_place) {
+        heft_status_t status = heft__subscriber_receive(sub, order, stopped_out, err);
+        if (status == HEFT_OK) {
+            const int64_t start = heft__clock_mono_ns();
+            status = check_live(sub, sub->expected, err);
+            note_arrival(sub, heft__clock_mono_ns() - start);
+        }
+        if (status == HEFT_OK) {
+            publish_version(sub, order);
+        }
+        return status;
+    }
+    heft__staging_t moved = sub->layout;
+    moved.sizes = sub->moved;
+    heft__staging_copy_out(&moved, sub->window->ptr, sub->params, sub->n_threads);
+    publish_version(sub, order);
+    return must_verify ? check_live(sub, sub->expected, err) : HEFT_OK;
 }
 
 /* A flip that broke off in this very round is not mended by another one. */
@@ -498,7 +522,7 @@ static bool is_beyond_repair(heft_subscriber_t *sub, const heft__order_t *order)
 static void do_flip(heft_subscriber_t *sub, const heft__order_t *order)
 {
     heft_error_t err = HEFT_ERROR_INIT;
-    const bool is_again = heft__round_id_equal(sub->flip_round, order->round);
+    const bool is_again = !sub->in_place && heft__round_id_equal(sub->flip_round, order->round);
     const bool must_verify = is_again || is_suspect(sub);
     sub->flip_round = order->round;
     if (is_beyond_repair(sub, order)) {
@@ -510,22 +534,19 @@ static void do_flip(heft_subscriber_t *sub, const heft__order_t *order)
         heft__member_conclude(sub->member, HEFT__RESULT_REFUSED, HEFT__STATE_PAUSED, &err, NULL);
         return;
     }
-    int64_t start = heft__clock_mono_ns();
-    heft__staging_t moved = sub->layout;
-    moved.sizes = sub->moved;
-    heft__staging_copy_out(&moved, sub->window->ptr, sub->params, sub->n_threads);
-    publish_version(sub, order);
+    bool stopped = true;
+    const int64_t start = heft__clock_mono_ns();
+    if (write_live(sub, order, must_verify, &stopped, &err) != HEFT_OK) {
+        fail_flip(sub, stopped ? HEFT__RESULT_FAILED : HEFT__RESULT_UNKNOWN, &err);
+        return;
+    }
     heft__report_t *report = heft__member_lock(sub->member);
     report->counters.flip_ns = heft__clock_mono_ns() - start;
     heft__member_unlock(sub->member, false);
-    if (must_verify && check_live(sub, sub->expected, &err) != HEFT_OK) {
-        fail_flip(sub, &err);
-        return;
-    }
     if (sub->hooks.flipped != NULL && sub->hooks.flipped(sub->hooks.arg, order->version) != 0) {
         (void)heft__error_set(&err, HEFT_ERR_STATE, "the flipped hook failed at version %lld",
                               (long long)order->version);
-        fail_flip(sub, &err);
+        fail_flip(sub, HEFT__RESULT_FAILED, &err);
         return;
     }
     if (must_verify) {

@@ -15,6 +15,8 @@ struct heft_subscriber {
     heft_hooks_t hooks;
     uint32_t rank;
     uint32_t n_threads;
+    bool in_place;
+    int64_t buffer_bytes; /* in place: wished for */
     const heft_recipe_t *recipe;
     const heft_bindings_t *bindings;
     const heft_manifest_t *manifest;
@@ -48,6 +50,8 @@ struct heft_subscriber {
     bool is_suspect;
     heft__round_id_t suspect_round; /* in which it became so: another one may write it anew */
     uint64_t *digests;              /* of the parameters at `version` */
+    bool is_receiving;              /* in place: the caller's thread waits for `arrived_part` */
+    pthread_cond_t arrived_part;
 };
 
 /* The same as heft_subscriber_create over another transport. */
@@ -56,6 +60,14 @@ HEFT_MUST_CHECK heft_status_t heft__subscriber_create_over(
     const heft_bindings_t *bindings, const heft_manifest_t *manifest, void *const *params,
     heft_subscriber_t **subscriber_out, heft_error_t *err);
 
+/*
+ * In place, inside a flip: take the parameters in part by part and write them. expected[] holds the
+ * sources' digests afterwards. On failure the parameters are a mixture; *stopped_out says whether
+ * the transfer is known to be over.
+ */
+HEFT_MUST_CHECK heft_status_t heft__subscriber_receive(heft_subscriber_t *sub,
+                                                       const heft__order_t *order,
+                                                       bool *stopped_out, heft_error_t *err);
 /* A transfer that has not ended by its deadline is fenced: no wait is for ever. */
 void heft__subscriber_expire(heft_subscriber_t *sub);
 /* Carry out one order; every outcome goes into the report. */

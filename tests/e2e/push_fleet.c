@@ -117,6 +117,8 @@ pf_engine_t *pf_add_engine(pf_fleet_t *fleet, uint32_t replica, uint32_t rank)
     opts.replica = replica;
     opts.rank = rank;
     opts.hooks = &e->hooks;
+    opts.in_place = fleet->in_place >> replica & 1;
+    opts.buffer_bytes = opts.in_place;
     opts.n_threads = fleet->pub != NULL ? fleet->pub->n_threads : 1;
     heft__transport_t *transport =
         fleet->loop != NULL ? heft__loop_get_transport(fleet->loop) : heft__transport_get_shm();
@@ -163,7 +165,7 @@ static void start_coordinator(pf_fleet_t *fleet, const pf_opts_t *opts)
 void pf_start(pf_fleet_t *fleet, const pf_opts_t *opts)
 {
     heft_error_t err = HEFT_ERROR_INIT;
-    *fleet = (pf_fleet_t){ .loop = opts->loop };
+    *fleet = (pf_fleet_t){ .loop = opts->loop, .in_place = opts->in_place };
     fm_model_init(&fleet->model, opts->width);
     if (opts->has_twin) {
         fm_model_add_twin(&fleet->model);

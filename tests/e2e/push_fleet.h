@@ -46,6 +46,7 @@ typedef struct pf_fleet {
     heft_publisher_t *pub;
     pf_engine_t engines[PF_MAX_ENGINES];
     uint32_t n_engines;
+    uint32_t in_place;
 } pf_fleet_t;
 
 typedef struct pf_opts {
@@ -56,6 +57,7 @@ typedef struct pf_opts {
     uint32_t contact_ms, phase_ms; /* 0: ample */
     uint32_t deadline_ms;
     bool has_twin; /* fm_model_add_twin */
+    uint32_t in_place; /* bit r: replica r receives in place, with the smallest buffer */
 } pf_opts_t;
 
 void pf_start(pf_fleet_t *fleet, const pf_opts_t *opts);

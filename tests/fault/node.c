@@ -122,6 +122,8 @@ static void run_subscriber(char **argv)
     opts.rank = e.rank;
     opts.hooks = &hooks;
     opts.deadline_ms = 5000;
+    opts.in_place = argv[4] != NULL;
+    opts.buffer_bytes = opts.in_place; /* the smallest: the largest parameter */
     fm_model_init(&e.model, (int64_t)number(argv[3]));
     fm_params_init(&e.model, &e.params);
     if (heft_subscriber_create(&opts, e.model.recipe, e.model.bindings, e.params.manifest,

@@ -734,6 +734,15 @@ static bool is_operator(int move)
     return move > MOVE_HEAL;
 }
 
+/* Time passes by itself, and people act, when all else has come to rest. */
+static bool is_open(const node_t *at, int move, bool moved)
+{
+    if (is_fault(move)) {
+        return at->faults > 0;
+    }
+    return !moved || (move != MOVE_TIME && !is_operator(move));
+}
+
 static void explore(explorer_t *e, const node_t *at, int depth)
 {
     assert_true(depth < MAX_DEPTH);
@@ -743,11 +752,8 @@ static void explore(explorer_t *e, const node_t *at, int depth)
     node_t *next = malloc(sizeof *next);
     assert_non_null(next);
     for (int move = 0; move < N_MOVES; move++) {
-        if (is_fault(move) && at->faults == 0) {
+        if (!is_open(at, move, moved)) {
             continue;
-        }
-        if ((move == MOVE_TIME || is_operator(move)) && moved) {
-            continue; /* time passes by itself, and people act, when all else has come to rest */
         }
         const int n_members = move_is_per_member(move) ? N : 1;
         for (int i = 0; i < n_members; i++) {
@@ -806,12 +812,6 @@ static void start_as(node_t *n, const variant_t *v)
     EXPECT_STATUS(heft__round_begin(&n->round, &request, 0, &err), HEFT_OK);
     n->begun = true;
     serve_todo(n);
-}
-
-static void start(node_t *n, uint8_t faults)
-{
-    const variant_t plain = { .faults = faults };
-    start_as(n, &plain);
 }
 
 /* ---- random walks ---- */
@@ -959,7 +959,7 @@ static void faults_after_two_refusals_keep_the_promises(void **state)
     explorer_t e;
     memset(&e, 0, sizeof e);
     node_t n;
-    start(&n, 0);
+    start_as(&n, &(const variant_t){ .faults = 0 });
     run_until(&n, HEFT__ROUND_FLIPPING);
     for (int i = 1; i < N; i++) {
         assert_true(apply(&n, MOVE_POLL, i));
@@ -979,7 +979,7 @@ static void without_faults_every_order_of_events_commits(void **state)
     explorer_t e;
     memset(&e, 0, sizeof e);
     node_t n;
-    start(&n, 0);
+    start_as(&n, &(const variant_t){ .faults = 0 });
     explore(&e, &n, 0);
     assert_true(e.n_ends > 0);
     assert_int_equal(e.n_ends, e.n_committed);
