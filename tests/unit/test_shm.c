@@ -4,6 +4,7 @@
 #include "transport/shm_frame.h"
 #include "transport/shm_remote.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -325,6 +326,81 @@ static void killed_receiver_is_noticed_at_once(void **state)
     EXPECT_STATUS(heft__remote_end(remote, round_1, false, &err), HEFT_ERR_PEER);
     EXPECT_STATUS(heft__remote_begin(remote, round_1, in_ms(5000), &err), HEFT_ERR_PEER);
     heft__remote_close(remote);
+}
+
+/* Names of this part that others can see: abstract sockets, and files in the shared-memory folder.
+ */
+static int count_names(const char *name)
+{
+    char line[512];
+    int n = 0;
+    FILE *sockets = fopen("/proc/net/unix", "r");
+    while (sockets != NULL && fgets(line, sizeof line, sockets) != NULL) {
+        n += strstr(line, name) != NULL;
+    }
+    if (sockets != NULL) {
+        (void)fclose(sockets);
+    }
+    DIR *folder = opendir("/dev/shm");
+    const struct dirent *entry;
+    while (folder != NULL && (entry = readdir(folder)) != NULL) {
+        n += strstr(entry->d_name, "heft") != NULL;
+    }
+    if (folder != NULL) {
+        (void)closedir(folder);
+    }
+    return n;
+}
+
+/* The unguessable part of the socket's name, out of an endpoint. */
+static void name_of(const char *endpoint, char out[64])
+{
+    const char *from = strstr(endpoint, "\"socket\":\"");
+    assert_non_null(from);
+    from += strlen("\"socket\":\"");
+    const size_t n = strcspn(from, "\"");
+    assert_true(n >= 32 && n < 64);
+    memcpy(out, from, n);
+    out[n] = '\0';
+}
+
+static void nothing_is_left_behind_by_a_kill(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    int64_t bytes = 1 << 20;
+    char endpoint[512];
+    char name[64];
+    child_t child = spawn(run_receiver, &bytes);
+    read_text(child.up, endpoint, sizeof endpoint);
+    name_of(endpoint, name);
+    assert_int_equal(count_names(name), 1); /* the socket, and no file */
+    heft__attach_params_t params = { .bytes = bytes, .deadline_mono_ns = in_ms(5000) };
+    heft__remote_t *remote = NULL;
+    EXPECT_STATUS(heft__remote_attach(heft__transport_get_shm(), endpoint, &params, &remote, &err),
+                  HEFT_OK);
+    EXPECT_STATUS(heft__remote_begin(remote, round_1, in_ms(5000), &err), HEFT_OK);
+    end_child(&child); /* in the middle of a round */
+    heft__remote_close(remote);
+    assert_int_equal(count_names(name), 0);
+}
+
+static void names_are_never_used_twice(void **state)
+{
+    (void)state;
+    char names[16][64];
+    for (int i = 0; i < 16; i++) {
+        heft__window_t *window = open_window(4096);
+        heft__text_t text;
+        heft__text_init(&text);
+        heft__window_encode(window, &text);
+        name_of(text.data, names[i]);
+        heft__text_fini(&text);
+        heft__window_destroy(window);
+        for (int k = 0; k < i; k++) {
+            assert_string_not_equal(names[i], names[k]);
+        }
+    }
 }
 
 static void stopped_receiver_is_caught_by_the_deadline(void **state)
@@ -656,6 +732,8 @@ int main(void)
         cmocka_unit_test(fence_replaces_memory_under_a_silent_writer),
         cmocka_unit_test(bytes_reach_another_process),
         cmocka_unit_test(killed_receiver_is_noticed_at_once),
+        cmocka_unit_test(nothing_is_left_behind_by_a_kill),
+        cmocka_unit_test(names_are_never_used_twice),
         cmocka_unit_test(stopped_receiver_is_caught_by_the_deadline),
         cmocka_unit_test(killed_sender_is_quiet_without_replacing_memory),
         cmocka_unit_test(stopped_sender_is_fenced_by_fresh_memory),
