@@ -11,6 +11,15 @@ static heft_status_t own_connection(heft__member_t *member, heft_error_t *err)
                                       : heft__member_connect(member, &member->owner_http, err);
 }
 
+/* A token that has been changed: the next connection reads it anew. */
+static void drop_if_refused(heft__member_t *member, heft_status_t status)
+{
+    if (status == HEFT_ERR_AUTH) {
+        heft__http_destroy(member->owner_http);
+        member->owner_http = NULL;
+    }
+}
+
 heft_status_t heft__member_put_over(heft__http_t *http, const char *text, uint32_t deadline_ms,
                                     char *digest_out, heft_error_t *err)
 {
@@ -53,6 +62,7 @@ heft_status_t heft__member_put_object(heft__member_t *member, const char *text, 
         return status;
     }
     status = heft__member_put_over(member->owner_http, text, member->deadline_ms, digest_out, err);
+    drop_if_refused(member, status);
     return status == HEFT_OK ? keep(member, text, digest_out, err) : status;
 }
 
@@ -70,6 +80,7 @@ heft_status_t heft__member_get_object(heft__member_t *member, const char *digest
     (void)snprintf(path, sizeof path, "/v1/objects/%s", digest);
     status = heft__http_request(member->owner_http, "GET", path, NULL, 0, member->deadline_ms,
                                 &code, &text, &n, err);
+    drop_if_refused(member, status);
     if (status != HEFT_OK) {
         return status;
     }

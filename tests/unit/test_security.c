@@ -498,6 +498,49 @@ static void members_need_token_and_certificate(void **state)
     heft_coordinator_stop(c);
 }
 
+/* Replace the token everywhere, restart the coordinator: members go on. */
+static void members_take_up_a_new_token(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    char path[600];
+    heft_coordinator_opts_t opts = HEFT_COORDINATOR_OPTS_INIT;
+    write_private("changing", TOKEN, path);
+    opts.token_file = path;
+    heft_coordinator_t *c = start(&opts);
+    heft_manifest_t *manifest = one_tensor("source");
+    float w[16] = { 0 };
+    const void *data[] = { w };
+    heft_publisher_t *pub = NULL;
+    heft_publisher_opts_t to = HEFT_PUBLISHER_OPTS_INIT;
+    char url[80];
+    (void)snprintf(url, sizeof url, "%s", heft_coordinator_get_url(c));
+    to.url = url;
+    to.token_file = path;
+    to.deadline_ms = 20000;
+    EXPECT_STATUS(heft_publisher_create(&to, manifest, data, &pub, &err), HEFT_OK);
+    opts.port = (uint16_t)strtoul(strrchr(url, ':') + 1, NULL, 10);
+    heft_coordinator_stop(c);
+    write_private("changing", OTHER, path);
+    c = start(&opts);
+    heft_client_opts_t client = HEFT_CLIENT_OPTS_INIT;
+    client.url = url;
+    client.token_file = path;
+    const int64_t until = heft__clock_mono_ns() + 30 * INT64_C(1000000000);
+    for (bool is_back = false; !is_back;) {
+        char *json = NULL;
+        assert_true(heft__clock_mono_ns() < until);
+        EXPECT_STATUS(heft_client_request(&client, "GET", "/v1/status", NULL, &json, &err),
+                      HEFT_OK);
+        is_back = strstr(json, "\"sources\":1") != NULL;
+        heft_string_free(json);
+    }
+    EXPECT_STATUS(heft_publisher_push(pub, 1, NULL, &err), HEFT_ERR_PROOF); /* an empty side */
+    heft_publisher_destroy(pub);
+    heft_manifest_destroy(manifest);
+    heft_coordinator_stop(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -514,6 +557,7 @@ int main(void)
         cmocka_unit_test(a_token_does_not_travel_in_the_clear),
         cmocka_unit_test(client_survives_lack_of_memory),
         cmocka_unit_test(members_need_token_and_certificate),
+        cmocka_unit_test(members_take_up_a_new_token),
     };
     return cmocka_run_group_tests(tests, group_set_up, group_tear_down);
 }
