@@ -22,6 +22,8 @@ foreach(name ${recipe_tests})
   heft_add_test(${name} SOURCES unit/${name}.c unit/recipe_bench.c support/ref_known.c LIBS PkgConfig::JANSSON LABELS unit)
   target_include_directories(${name} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}/unit")
 endforeach()
+heft_add_test(test_dtype_policy SOURCES unit/test_dtype_policy.c unit/recipe_bench.c support/ref_known.c LIBS PkgConfig::JANSSON LABELS unit)
+target_include_directories(test_dtype_policy PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}/unit")
 heft_add_test(test_cache_map SOURCES unit/test_cache_map.c LABELS unit)
 
 # The rules of conversion with their vectors, and faults planted into them. --wrap puts a faulty
