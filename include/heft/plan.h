@@ -30,7 +30,8 @@ typedef enum heft_finding_kind {
     HEFT_FINDING_EMPTY = 7,     /* the plan moves zero bytes, or a side is empty */
     HEFT_FINDING_OPAQUE = 8,    /* a group delivered through the engine's loader: a note */
     HEFT_FINDING_OVERLAP = 9,   /* two final pieces write one element: a broken plan */
-    HEFT_FINDING_NAME = 10      /* a name on one side only */
+    HEFT_FINDING_NAME = 10,     /* a name on one side only */
+    HEFT_FINDING_SLOW = 11      /* a warning: right, and slow; one of each kind in a plan */
 } heft_finding_kind_t;
 
 typedef struct heft_finding {
@@ -150,6 +151,8 @@ HEFT_API void heft_report_destroy(heft_report_t *report);
 HEFT_API uint32_t heft_report_get_n_findings(const heft_report_t *report);
 /** Errors in all, those beyond the first 40 of a kind included. */
 HEFT_API uint32_t heft_report_get_n_errors(const heft_report_t *report);
+/** Warnings: findings of kind HEFT_FINDING_SLOW, each with its price. */
+HEFT_API uint32_t heft_report_get_n_warnings(const heft_report_t *report);
 /** Finding i, or NULL; borrowed. */
 HEFT_API const heft_finding_t *heft_report_get_finding(const heft_report_t *report, uint32_t i);
 /** One line: "refused: 2 errors, 1 note; 1 piece, 16 of 32 bytes planned". Never NULL. */

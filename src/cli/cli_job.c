@@ -227,6 +227,19 @@ int cli_job_plan(const cli_args_t *args, cli_job_t *job)
     return status == HEFT_OK ? CLI_OK : cli_exit_of(&job->err);
 }
 
+/* What is right and slow, and what the recipe notes. */
+static void print_warnings(const cli_args_t *args, const cli_job_t *job)
+{
+    uint32_t n = heft_report_get_n_findings(job->report);
+    for (uint32_t i = 0; i < n; i++) {
+        const heft_finding_t *f = heft_report_get_finding(job->report, i);
+        if (f->kind == HEFT_FINDING_SLOW) {
+            (void)fprintf(stderr, "heft %s: warning: %s\n", args->command->name, f->text);
+        }
+    }
+    cli_print_issues(stderr, job);
+}
+
 int cli_job_run(const cli_args_t *args, const char *source, bool needs_data, cli_job_t *job)
 {
     int code = cli_job_open(args, source, needs_data, job);
@@ -235,6 +248,9 @@ int cli_job_run(const cli_args_t *args, const char *source, bool needs_data, cli
     }
     code = cli_job_compile(args, job->destination, job);
     code = code == CLI_OK ? cli_job_plan(args, job) : code;
+    if (code == CLI_OK) {
+        print_warnings(args, job);
+    }
     if (code != CLI_OK && job->err.status != HEFT_OK) {
         (void)cli_fail_status(args, &job->err);
         cli_print_issues(stderr, job);
@@ -272,7 +288,10 @@ void cli_print_findings(FILE *out, const heft_report_t *report, uint32_t max_lin
         if (f->rank >= 0) {
             (void)snprintf(rank, sizeof rank, "%d", f->rank);
         }
-        (void)fprintf(out, "%-5s  %-11s  rank %-3s  %s\n", f->is_error ? "error" : "note",
+        (void)fprintf(out, "%-5s  %-11s  rank %-3s  %s\n",
+                      f->is_error                    ? "error"
+                      : f->kind == HEFT_FINDING_SLOW ? "warn"
+                                                     : "note",
                       heft_finding_kind_get_name(f->kind), rank, f->text);
     }
     if (n > max_lines) {

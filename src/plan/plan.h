@@ -79,7 +79,7 @@ static inline int64_t heft__piece_count(const heft_piece_t *piece)
 
 /* ---- report.c ---- */
 
-enum { HEFT__REPORT_MAX_LISTED = 40, HEFT__N_FINDING_KINDS = 11 };
+enum { HEFT__REPORT_MAX_LISTED = 40, HEFT__N_FINDING_KINDS = 12 };
 
 typedef struct heft__finding_total {
     int64_t n;
@@ -96,6 +96,8 @@ struct heft_report {
 };
 
 heft_status_t heft__report_create(heft_report_t **report_out, heft_error_t *err);
+/* Log the warnings, for who makes a plan and shows no report. */
+void heft__report_log_warnings(const heft_report_t *report, const char *part, const char *whose);
 /* Whether one more finding of this kind is listed; if not, heft__report_add only counts it. */
 bool heft__report_has_room(const heft_report_t *report, heft_finding_kind_t kind, bool is_error);
 /* Add a finding; name and text are copied, spot may be NULL (no range). */
@@ -243,6 +245,8 @@ heft_status_t heft__proof_spot_claims(heft__proof_t *proof, const heft_shape_t *
 void heft__proof_put_spot(heft__proof_t *proof, const heft_shape_t *shape,
                           const heft__spot_t *spot);
 /* Add a finding whose text is proof->text; spot may be NULL. */
+/* Warnings: what is right and slow. */
+heft_status_t heft__proof_add_costs(heft__proof_t *proof, heft_error_t *err);
 heft_status_t heft__proof_add(heft__proof_t *proof, heft_finding_kind_t kind, bool is_error,
                               int32_t rank, const heft_tensor_info_t *tensor, int64_t n_elems,
                               const heft__spot_t *spot, heft_error_t *err);

@@ -397,6 +397,9 @@ heft_status_t heft__proof_run(heft__proof_t *proof, heft_error_t *err)
         status = add_opaques(proof, err);
     }
     if (status == HEFT_OK) {
+        status = heft__proof_add_costs(proof, err);
+    }
+    if (status == HEFT_OK) {
         status = add_empties(proof, err);
     }
     if (status == HEFT_OK) {

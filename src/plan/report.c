@@ -14,6 +14,7 @@ static const char *const kind_names[HEFT__N_FINDING_KINDS] = {
     [HEFT_FINDING_EXCEPTION] = "exception", [HEFT_FINDING_STALE] = "stale",
     [HEFT_FINDING_EMPTY] = "empty",         [HEFT_FINDING_OPAQUE] = "opaque",
     [HEFT_FINDING_OVERLAP] = "overlap",     [HEFT_FINDING_NAME] = "name",
+    [HEFT_FINDING_SLOW] = "slow",
 };
 
 const char *heft_finding_kind_get_name(heft_finding_kind_t kind)
@@ -61,6 +62,11 @@ uint32_t heft_report_get_n_errors(const heft_report_t *report)
     return (uint32_t)heft__min_i64(count(report, 1), UINT32_MAX);
 }
 
+uint32_t heft_report_get_n_warnings(const heft_report_t *report)
+{
+    return (uint32_t)heft__min_i64(report->total[HEFT_FINDING_SLOW][0].n, UINT32_MAX);
+}
+
 const heft_finding_t *heft_report_get_finding(const heft_report_t *report, uint32_t i)
 {
     return i < report->n ? &report->findings[i] : NULL;
@@ -69,6 +75,15 @@ const heft_finding_t *heft_report_get_finding(const heft_report_t *report, uint3
 const char *heft_report_get_summary(const heft_report_t *report)
 {
     return report->summary;
+}
+
+void heft__report_log_warnings(const heft_report_t *report, const char *part, const char *whose)
+{
+    for (size_t i = 0; report != NULL && i < report->n; i++) {
+        if (report->findings[i].kind == HEFT_FINDING_SLOW) {
+            heft__log(HEFT_LOG_WARN, part, "%s: %s", whose, report->findings[i].text);
+        }
+    }
 }
 
 bool heft__report_has_room(const heft_report_t *report, heft_finding_kind_t kind, bool is_error)

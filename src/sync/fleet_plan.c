@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "plan/plan.h"
+
 /* A problem that cannot be kept for want of memory is counted all the same. */
 #define ADD_PROBLEM(problems, kind, ...) \
     (void)!heft__problems_add((problems), (kind), NULL, __VA_ARGS__)
@@ -261,6 +263,7 @@ static heft_status_t prove(heft__fleet_t *fleet, uint32_t f, const heft_recipe_t
     } else if (status != HEFT_OK && err != NULL) {
         ADD_PROBLEM(problems, kind_of(status), "%s", err->message);
     }
+    heft__report_log_warnings(report, "fleet", heft_recipe_get_name(recipe));
     heft_report_destroy(report);
     fleet->n_compiled += status == HEFT_OK;
     return status;

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "kernel/kernel.h"
+#include "plan/plan.h"
 
 static const int64_t quiet_ns =
     2000000000; /* a sender looks at its socket every few milliseconds */
@@ -108,6 +109,7 @@ static heft_status_t make_plan(heft_subscriber_t *sub, const heft_manifest_t *so
     if (status == HEFT_ERR_PROOF) {
         add_findings(report, problems);
     }
+    heft__report_log_warnings(report, "subscriber", heft_recipe_get_name(sub->recipe));
     heft_report_destroy(report);
     heft_exceptions_free(exceptions);
     heft_tape_destroy(tape);

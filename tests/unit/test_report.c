@@ -7,7 +7,7 @@
 static void every_kind_has_a_name(void **state)
 {
     (void)state;
-    for (int kind = HEFT_FINDING_UNCOVERED; kind <= HEFT_FINDING_OVERLAP; kind++) {
+    for (int kind = HEFT_FINDING_UNCOVERED; kind <= HEFT_FINDING_SLOW; kind++) {
         assert_string_not_equal(heft_finding_kind_get_name((heft_finding_kind_t)kind), "unknown");
     }
     assert_string_equal(heft_finding_kind_get_name(HEFT_FINDING_UNCOVERED), "uncovered");
@@ -54,6 +54,69 @@ static void forty_of_a_kind_are_listed_and_all_are_counted(void **state)
     assert_int_equal(total->n_elems, N * 6);
     assert_string_equal(total->text, "uncovered: 123 findings with 738 elements in all, 40 listed");
     assert_null(heft_report_get_finding(fx.report, 41));
+    fx_fini(&fx);
+}
+
+/* Copies of two elements in an order that nothing can merge. */
+static void scatter(fx_t *fx, const char *name, const char *source, int n)
+{
+    char shape[16];
+    (void)snprintf(shape, sizeof shape, "%d", 2 * n);
+    heft_view_t p = fx_param(fx, name, shape);
+    heft_view_t s = fx_source(fx, source, shape);
+    int order[1000];
+    uint64_t rng = 7;
+    for (int i = 0; i < n; i++) {
+        order[i] = i;
+    }
+    for (int i = n - 1; i > 0; i--) {
+        int k = (int)heft_test_random_in(&rng, 0, i);
+        int swap = order[i];
+        order[i] = order[k];
+        order[k] = swap;
+    }
+    for (int i = 0; i < n; i++) {
+        fx_copy(fx, fx_narrow(p, 0, 2 * i, 2 * i + 2),
+                fx_narrow(s, 0, 2 * order[i], 2 * order[i] + 2), "");
+    }
+}
+
+static void what_is_slow_is_warned_of_once_with_its_price(void **state)
+{
+    (void)state;
+    fx_t fx;
+    fx_init(&fx);
+    heft_error_t err = HEFT_ERROR_INIT;
+    scatter(&fx, "a.table", "s.a", 1000);
+    scatter(&fx, "b.table", "s.b", 1000);
+    scatter(&fx, "c.few", "s.c", 100); /* few pieces: no warning */
+    heft_view_t x = fx_source(&fx, "x", "8");
+    heft_view_t t = fx_buffer(&fx, HEFT_BUFFER_TEMP, "t", HEFT_DTYPE_BF16, "8");
+    heft_view_t u = fx_buffer(&fx, HEFT_BUFFER_TEMP, "u", HEFT_DTYPE_BF16, "4");
+    heft_view_t y = fx_source(&fx, "y", "4");
+    EXPECT_STATUS(heft_tape_opaque(fx.tape, "first", &t, 1, &x, 1, "", &err), HEFT_OK);
+    EXPECT_STATUS(heft_tape_opaque(fx.tape, "second", &u, 1, &y, 1, "", &err), HEFT_OK);
+    fx_copy(&fx, fx_param(&fx, "o.one", "8"), t, "");
+    fx_copy(&fx, fx_param(&fx, "o.two", "4"), u, "");
+    for (int i = 0; i < 2; i++) { /* a plan made again says it again, and no more often */
+        (void)fx_plan(&fx, HEFT_OK);
+        assert_int_equal(heft_report_get_n_warnings(fx.report), 2);
+        assert_int_equal(heft_report_get_n_errors(fx.report), 0);
+        const heft_finding_t *opaque = fx_finding(&fx, HEFT_FINDING_SLOW, "o.one");
+        assert_int_equal(opaque->is_error, 0);
+        assert_int_equal(opaque->n_elems, 12);
+        assert_non_null(strstr(opaque->text, "\"o.one\", ..: 2 groups of 2 parameters through the "
+                                             "engine's loader: 24 bytes of sources"));
+        const heft_finding_t *small = fx_finding(&fx, HEFT_FINDING_SLOW, "a.table");
+        assert_int_equal(small->n_elems, 4000);
+        assert_non_null(strstr(small->text, "\"a.table\", ..: 2 parameters in "));
+        assert_non_null(strstr(small->text, " bytes on average"));
+    }
+    fx_fini(&fx);
+    fx_init(&fx);
+    fx_copy(&fx, fx_param(&fx, "p", "2"), fx_source(&fx, "s", "2"), "");
+    (void)fx_plan(&fx, HEFT_OK);
+    assert_int_equal(heft_report_get_n_warnings(fx.report), 0);
     fx_fini(&fx);
 }
 
@@ -127,6 +190,7 @@ int main(void)
         cmocka_unit_test(every_kind_has_a_name),
         cmocka_unit_test(ranges_are_half_open),
         cmocka_unit_test(forty_of_a_kind_are_listed_and_all_are_counted),
+        cmocka_unit_test(what_is_slow_is_warned_of_once_with_its_price),
         cmocka_unit_test(a_text_is_one_line_whatever_the_names_hold),
         cmocka_unit_test(errors_come_before_notes),
         cmocka_unit_test(a_report_is_made_on_success_too_and_may_be_declined),
