@@ -107,6 +107,15 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_find(const heft_manifest_t 
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_decode(const char *text, size_t n,
                                                             heft_manifest_t **manifest_out,
                                                             heft_error_t *err);
+/**
+ * The same. Where more than one thing is wrong, *report_out is a text with one line for each (40
+ * lines at most; a last line then states the number), freed with heft_string_free; in every other
+ * case it is NULL. report_out may be NULL.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_decode_report(const char *text, size_t n,
+                                                                   heft_manifest_t **manifest_out,
+                                                                   char **report_out,
+                                                                   heft_error_t *err);
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_encode(const heft_manifest_t *manifest,
                                                             char **text_out, heft_error_t *err);
 HEFT_API void heft_string_free(char *text);

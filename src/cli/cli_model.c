@@ -61,11 +61,15 @@ static int open_manifest(const cli_args_t *args, const char *path, cli_model_t *
         return code;
     }
     heft_error_t err = HEFT_ERROR_INIT;
-    heft_status_t status = heft_manifest_decode(text, n, &model->owned, &err);
+    char *report = NULL;
+    heft_status_t status = heft_manifest_decode_report(text, n, &model->owned, &report, &err);
     free(text);
     if (status != HEFT_OK) {
-        return cli_fail(args, cli_exit_of(&err), "%s: %s (%s)", path, err.message,
+        code = cli_fail(args, cli_exit_of(&err), "%s: %s (%s)", path, err.message,
                         heft_status_get_name(err.status));
+        (void)fputs(report != NULL ? report : "", stderr);
+        heft_string_free(report);
+        return code;
     }
     model->manifest = model->owned;
     return CLI_OK;

@@ -27,6 +27,17 @@ typedef struct heft__excluded {
     const char *reason;
 } heft__excluded_t;
 
+/* All that is wrong with a manifest that is being decoded, not only the first of it. */
+typedef struct heft__problems {
+    heft__text_t lines; /* one for each, at most 40 */
+    uint32_t n;
+    heft_error_t first;
+} heft__problems_t;
+
+/* Count a failure. True: one can go on (problems are wanted, and memory is there). */
+bool heft__problems_take(heft__problems_t *problems, heft_status_t status,
+                         const heft_error_t *cause);
+
 struct heft_manifest {
     heft__arena_t arena;
     const char *side;
@@ -41,7 +52,8 @@ struct heft_manifest {
     heft__map_t names; /* empty after finish */
     int64_t n_bytes;
     int64_t n_elems;
-    bool is_strict; /* being decoded: what a writer resolves is refused */
+    heft__problems_t *problems; /* while it is decoded, else NULL */
+    bool is_strict;             /* being decoded: what a writer resolves is refused */
     bool is_finished;
     char digest[65];
 };

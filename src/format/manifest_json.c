@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { FORMAT_VERSION = 1 };
+enum { FORMAT_VERSION = 1, MAX_PROBLEMS = 40 };
 
 /* ---- writing ---- */
 
@@ -404,34 +404,98 @@ static heft_status_t decode_head(const json_t *root, heft_manifest_t **manifest_
     return heft_manifest_create(side, manifest_out, err);
 }
 
+/* ---- all that is wrong ---- */
+
+bool heft__problems_take(heft__problems_t *problems, heft_status_t status,
+                         const heft_error_t *cause)
+{
+    if (problems == NULL || status == HEFT_ERR_NOMEM || status == HEFT_ERR_INTERNAL) {
+        return false;
+    }
+    if (problems->n++ == 0) {
+        problems->first = *cause;
+    }
+    if (problems->n <= MAX_PROBLEMS) {
+        heft__text_put(&problems->lines, cause->message);
+        heft__text_put(&problems->lines, "\n");
+    }
+    return true;
+}
+
+/* The first problem and how many there are; the lines go to *report_out. */
+static heft_status_t problems_status(heft__problems_t *problems, char **report_out,
+                                     heft_error_t *err)
+{
+    bool is_format = strncmp(problems->first.message, "manifest: ", 10) == 0;
+    heft_status_t status = is_format ? problems->first.status : HEFT_ERR_FORMAT;
+    char more[48] = "";
+    if (problems->n > MAX_PROBLEMS) {
+        heft__text_printf(&problems->lines, "... %u problems in all\n", (unsigned)problems->n);
+    }
+    if (problems->n > 1) {
+        (void)snprintf(more, sizeof more, " (1 of %u problems)", (unsigned)problems->n);
+    }
+    if (report_out != NULL && problems->n > 1) {
+        *report_out = heft__text_take(&problems->lines);
+        if (*report_out == NULL) {
+            return heft__error_nomem(err, 0);
+        }
+    }
+    return heft__error_set(err, status, "%s%.210s%s",
+                           is_format ? "" : "manifest: ", problems->first.message, more);
+}
+
+/* Everything but the head; false: one cannot go on, err is set. */
+static heft_status_t decode_body(const json_t *root, heft_manifest_t *manifest, heft_error_t *err)
+{
+    const json_t *tensors = json_object_get(root, "tensors");
+    size_t n = json_array_size(tensors);
+    heft__problems_t *problems = manifest->problems;
+    for (size_t i = 0; i < n; i++) {
+        heft_error_t cause = HEFT_ERROR_INIT;
+        heft_status_t status = decode_tensor(json_array_get(tensors, i), i, manifest, &cause);
+        if (status != HEFT_OK && !heft__problems_take(problems, status, &cause)) {
+            return heft__error_set(err, status, "%s", cause.message);
+        }
+    }
+    heft_error_t cause = HEFT_ERROR_INIT;
+    heft_status_t status = decode_attrs(json_object_get(root, "attributes"), manifest, &cause);
+    if (status == HEFT_OK || heft__problems_take(problems, status, &cause)) {
+        heft__error_reset(&cause);
+        status = decode_excluded(json_object_get(root, "excluded"), manifest, &cause);
+    }
+    if (status != HEFT_OK && !heft__problems_take(problems, status, &cause)) {
+        return heft__error_set(err, status, "%s", cause.message);
+    }
+    heft__error_reset(&cause);
+    status = heft_manifest_finish(manifest, &cause);
+    if (status != HEFT_OK && !heft__problems_take(problems, status, &cause)) {
+        return heft__error_set(err, status, "%s", cause.message);
+    }
+    return HEFT_OK;
+}
+
 static heft_status_t decode_root(const json_t *root, heft_manifest_t **manifest_out,
-                                 heft_error_t *err)
+                                 char **report_out, heft_error_t *err)
 {
     heft_manifest_t *manifest = NULL;
+    heft__problems_t problems = { .n = 0 };
     heft_status_t status = decode_head(root, &manifest, err);
     if (status != HEFT_OK) {
         return status;
     }
-    const json_t *tensors = json_object_get(root, "tensors");
-    size_t n = json_array_size(tensors);
+    heft__text_init(&problems.lines);
     manifest->is_strict = true;
-    for (size_t i = 0; i < n && status == HEFT_OK; i++) {
-        status = decode_tensor(json_array_get(tensors, i), i, manifest, err);
+    manifest->problems = &problems;
+    status = decode_body(root, manifest, err);
+    manifest->problems = NULL;
+    if (status == HEFT_OK && problems.n > 0) {
+        status = problems_status(&problems, report_out, err);
     }
     if (status == HEFT_OK) {
-        status = decode_attrs(json_object_get(root, "attributes"), manifest, err);
+        status = check_claims(root, manifest, err); /* of a content that is right */
     }
-    if (status == HEFT_OK) {
-        status = decode_excluded(json_object_get(root, "excluded"), manifest, err);
-    }
-    if (status == HEFT_OK) {
-        heft_error_t cause = HEFT_ERROR_INIT;
-        status = heft_manifest_finish(manifest, &cause);
-        status = status == HEFT_OK ? status : malformed(status, &cause, err);
-    }
-    if (status == HEFT_OK) {
-        status = check_claims(root, manifest, err);
-    }
+    heft__text_fini(&problems.lines);
     if (status != HEFT_OK) {
         heft_manifest_destroy(manifest);
         return status;
@@ -443,7 +507,17 @@ static heft_status_t decode_root(const json_t *root, heft_manifest_t **manifest_
 heft_status_t heft_manifest_decode(const char *text, size_t n, heft_manifest_t **manifest_out,
                                    heft_error_t *err)
 {
+    return heft_manifest_decode_report(text, n, manifest_out, NULL, err);
+}
+
+heft_status_t heft_manifest_decode_report(const char *text, size_t n,
+                                          heft_manifest_t **manifest_out, char **report_out,
+                                          heft_error_t *err)
+{
     json_error_t json_error;
+    if (report_out != NULL) {
+        *report_out = NULL;
+    }
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &json_error);
     if (root == NULL) {
         if (json_error_code(&json_error) == json_error_out_of_memory) {
@@ -452,7 +526,7 @@ heft_status_t heft_manifest_decode(const char *text, size_t n, heft_manifest_t *
         return heft__error_set(err, HEFT_ERR_FORMAT, "manifest: line %d, byte %d: %s",
                                json_error.line, json_error.position, json_error.text);
     }
-    heft_status_t status = decode_root(root, manifest_out, err);
+    heft_status_t status = decode_root(root, manifest_out, report_out, err);
     json_decref(root);
     return status;
 }

@@ -426,7 +426,13 @@ heft_status_t heft__manifest_check_names(const heft_manifest_t *manifest, heft_e
     heft__text_t text;
     heft__text_init(&text);
     for (size_t i = 0; i < manifest->n_tensors && status == HEFT_OK; i++) {
-        status = check_tensor(manifest, &known, manifest->tensors[i].name, &text, err);
+        heft_error_t cause = HEFT_ERROR_INIT;
+        status = check_tensor(manifest, &known, manifest->tensors[i].name, &text, &cause);
+        if (status != HEFT_OK) {
+            status = heft__problems_take(manifest->problems, status, &cause)
+                         ? HEFT_OK
+                         : heft__error_set(err, status, "%s", cause.message);
+        }
     }
     heft__text_fini(&text);
     return status == HEFT_OK ? check_root(manifest, err) : status;

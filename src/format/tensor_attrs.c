@@ -385,10 +385,11 @@ heft_status_t heft__tensor_attrs_finish(heft_manifest_t *manifest, heft_error_t 
         if (status != HEFT_OK) {
             return status;
         }
-        group_t g = { .t = &manifest->tensors[index], .items = items + i, .n = n, .err = err };
+        heft_error_t cause = HEFT_ERROR_INIT;
+        group_t g = { .t = &manifest->tensors[index], .items = items + i, .n = n, .err = &cause };
         status = check_group(&g, manifest->is_strict);
-        if (status != HEFT_OK) {
-            return status;
+        if (status != HEFT_OK && !heft__problems_take(manifest->problems, status, &cause)) {
+            return heft__error_set(err, status, "%s", cause.message);
         }
         for (size_t k = 0; k < n; k++) {
             if (items[i + k].value != NULL) {

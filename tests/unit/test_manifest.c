@@ -249,6 +249,54 @@ static void json_form_is_strict(void **state)
     assert_int_equal(heft__alloc_live(), 0);
 }
 
+/* Everything that is wrong is listed, at most 40 lines of it, and its number is stated. */
+static void all_that_is_wrong_is_listed(void **state)
+{
+    (void)state;
+    static const char text[] =
+        TENSORS("{\"name\":\"a\",\"dtype\":\"BF17\",\"shape\":[1]},"
+                "{\"name\":\"b\",\"dtype\":\"BF16\",\"shape\":[-1]},"
+                "{\"name\":\"c\",\"dtype\":\"BF16\",\"shape\":[6],\"qkv\":{\"t\":1}},"
+                "{\"name\":\"d\",\"dtype\":\"BF16\",\"shape\":[6],\"repeat\":{\"axis\":0,"
+                "\"factor\":4}},"
+                "{\"name\":\"e\",\"dtype\":\"BF16\",\"shape\":[1]}");
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_manifest_t *m = NULL;
+    char *report = NULL;
+    EXPECT_STATUS(heft_manifest_decode_report(text, sizeof text - 1, &m, &report, &err),
+                  HEFT_ERR_FORMAT);
+    EXPECT_MESSAGE("unknown dtype \"BF17\"");
+    EXPECT_MESSAGE("(1 of 4 problems)");
+    assert_non_null(report);
+    assert_non_null(strstr(report, "tensor \"b\""));
+    assert_non_null(strstr(report, "tensor \"c\": qkv.t is there, qkv.f is missing"));
+    assert_non_null(strstr(report, "tensor \"d\": repeat.factor is 4"));
+    heft_string_free(report);
+
+    heft__text_t many;
+    heft__text_init(&many);
+    heft__text_put(&many, "{\"heft_manifest\":1,\"side\":\"source\",\"tensors\":[");
+    for (int i = 0; i < 50; i++) {
+        heft__text_printf(&many, "%s{\"name\":\"t%d\",\"dtype\":\"X\",\"shape\":[]}",
+                          i > 0 ? "," : "", i);
+    }
+    heft__text_put(&many, "]}");
+    EXPECT_STATUS(heft_manifest_decode_report(many.data, many.len, &m, &report, &err),
+                  HEFT_ERR_FORMAT);
+    EXPECT_MESSAGE("(1 of 50 problems)");
+    assert_non_null(strstr(report, "\"t39\""));
+    assert_null(strstr(report, "\"t40\""));
+    assert_non_null(strstr(report, "... 50 problems in all"));
+    heft_string_free(report);
+    heft__text_fini(&many);
+
+    /* one problem needs no list */
+    EXPECT_STATUS(heft_manifest_decode_report("[]", 2, &m, &report, &err), HEFT_ERR_FORMAT);
+    assert_null(report);
+    assert_null(m);
+    assert_int_equal(heft__alloc_live(), 0);
+}
+
 static heft_status_t build_everything(heft_error_t *err)
 {
     heft_manifest_t *m = NULL;
@@ -307,6 +355,7 @@ int main(void)
         cmocka_unit_test(manifest_attributes_replace),
         cmocka_unit_test(json_form_comes_back_equal),
         cmocka_unit_test(json_form_is_strict),
+        cmocka_unit_test(all_that_is_wrong_is_listed),
         cmocka_unit_test(manifest_survives_every_failing_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
