@@ -178,7 +178,8 @@ typedef struct heft_exception {
     int32_t reserved;
 } heft_exception_t;
 
-/** The exceptions a recipe states, in order, whatever their `when`; borrowed. */
+/** The exceptions a recipe states, in order, whatever their `when`, patterns as they are written
+ * (values in braces); borrowed. */
 HEFT_API uint32_t heft_recipe_get_n_exceptions(const heft_recipe_t *recipe);
 HEFT_API const heft_exception_t *heft_recipe_get_exception(const heft_recipe_t *recipe, uint32_t i);
 

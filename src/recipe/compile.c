@@ -473,19 +473,21 @@ static heft_status_t apply_ignore(heft__compile_t *c, size_t i)
     if (status != HEFT_OK || !is_on) {
         return status;
     }
-    for (uint32_t k = 0; k < c->names.n; k++) {
-        if (heft__pattern_match(&line->pattern, &c->names.items[k], NULL)) {
+    status = heft__exception_put(&c->env, i, &c->text, c->err);
+    for (uint32_t k = 0; k < c->names.n && status == HEFT_OK; k++) {
+        if (heft__exception_matches(c->recipe, i, &c->text, &c->names.items[k])) {
             c->names.items[k].is_ignored = true;
             is_hit = true;
         }
     }
-    if (is_hit || line->is_optional || heft__is_excluded(c->env.source, line->pattern.text)) {
-        return HEFT_OK;
+    if (status != HEFT_OK || is_hit || line->is_optional ||
+        heft__is_excluded(c->env.source, c->text.data)) {
+        return status;
     }
     return FAIL(c, line->pattern.pos, HEFT_ERR_NAME,
                 "ignore \"%s\" matches none of %u source tensors (write `optional ignore` if that "
                 "may be)",
-                line->pattern.text, (unsigned)c->names.n);
+                c->text.data, (unsigned)c->names.n);
 }
 
 static heft_status_t add_sources(heft__compile_t *c)

@@ -153,6 +153,13 @@ void heft__env_fini(heft__env_t *env);
 /* What is wrong goes to faults; HEFT_OK, or HEFT_ERR_NOMEM. */
 heft_status_t heft__env_run(heft__env_t *env, bool until_ranks, heft__faults_t *faults);
 
+/* The pattern of exception i, with its values in it. */
+heft_status_t heft__exception_put(const heft__env_t *env, size_t i, heft__text_t *text,
+                                  heft_error_t *err);
+/* Does that pattern match? */
+bool heft__exception_matches(const heft_recipe_t *recipe, size_t i, const heft__text_t *text,
+                             const heft__name_t *name);
+
 /* ---- geometry ---- */
 
 /* `...` stands for pseudo-axes behind the named ones. */

@@ -230,6 +230,30 @@ static heft__pos_t end_of_previous(const heft__parser_t *p)
     return pos;
 }
 
+/* A pattern, perhaps with {EXPR} in it: a value, since an exception has no captures. */
+static heft_status_t parse_exception_name(heft__parser_t *p, const heft__token_t *name,
+                                          heft__exception_line_t *line)
+{
+    if (memchr(name->text.data, '{', name->text.len) == NULL) {
+        return heft__parse_pattern(p, NULL, name->text, name->pos, &line->pattern);
+    }
+    line->made_of = heft__arena_calloc(&p->recipe->arena, 1, sizeof *line->made_of);
+    if (line->made_of == NULL) {
+        return heft__parse_nomem(p);
+    }
+    p->takes_star = true;
+    heft_status_t status = heft__parse_template(p, name->text, name->pos, line->made_of);
+    p->takes_star = false;
+    line->pattern = (heft__pattern_t){ .text = line->made_of->text, .pos = name->pos };
+    for (uint32_t i = 0; i < line->made_of->n_pieces && status == HEFT_OK; i++) {
+        if (line->made_of->pieces[i].kind == PIECE_MANY) {
+            status = heft__recipe_error(p->recipe, name->pos, HEFT_ERR_SYNTAX, p->err,
+                                        "an exception has no captures: write `*`");
+        }
+    }
+    return status;
+}
+
 /* KIND "pattern" [, "pattern"] because "reason" [when EXPR] */
 static heft_status_t parse_exception(heft__parser_t *p, heft_exception_kind_t kind,
                                      bool is_optional)
@@ -243,7 +267,7 @@ static heft_status_t parse_exception(heft__parser_t *p, heft_exception_kind_t ki
         heft__exception_line_t line = { .is_optional = is_optional };
         status = heft__parse_token(p, TOKEN_STRING, "a pattern in quotes");
         if (status == HEFT_OK) {
-            status = heft__parse_pattern(p, NULL, name->text, name->pos, &line.pattern);
+            status = parse_exception_name(p, name, &line);
         }
         if (status == HEFT_OK) {
             status = add_exception(p, exception, line);

@@ -271,6 +271,14 @@ static bool resolve_exceptions(const heft_recipe_t *recipe, heft__faults_t *faul
             return false;
         }
         done = when;
+        const heft__template_t *made_of = recipe->exception_lines[i].made_of;
+        for (uint32_t k = 0; made_of != NULL && k < made_of->n_pieces; k++) {
+            heft__expr_t *expr = made_of->pieces[k].expr;
+            if (expr != NULL &&
+                !take(faults, heft__resolve_expr(&scope, expr, &per_match, inner), inner)) {
+                return false;
+            }
+        }
     }
     return true;
 }

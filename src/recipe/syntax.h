@@ -361,6 +361,7 @@ typedef struct heft__policy {
 
 typedef struct heft__exception_line {
     heft__pattern_t pattern;
+    heft__template_t *made_of; /* a pattern with values in it, which has no tokens yet; or NULL */
     bool is_optional;
     heft__expr_t *when; /* NULL: always */
 } heft__exception_line_t;

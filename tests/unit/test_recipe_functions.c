@@ -87,6 +87,52 @@ static void what_no_formula_is_is_refused(void **state)
     }
 }
 
+/* ---- values in the patterns of exceptions ---- */
+
+static void exceptions_take_values(void **state)
+{
+    static const char text[] = "let n = 2, word = \"a.b\"\n"
+                               "\"x.{l}\" [] -> \"y.{l}\" []\n"
+                               "ignore \"x.{n + 1}\" because \"one\"\n"
+                               "optional ignore \"*.{n}.{word}.*\" because \"two\"\n"
+                               "optional ignore \"x.{n * 9}\" because \"three\"\n"
+                               "untouched \"q{n}.*\" because \"four\" when n == 2\n"
+                               "frozen \"plain.*\" because \"five\"\n";
+    static const char *const patterns[] = { "x.3", "*.2.a.b.*", "q2.*", "plain.*" };
+    rb_t *b = *state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_recipe_t *recipe = NULL;
+    heft_exception_t *exceptions = NULL;
+    uint32_t n = 0;
+    rb_source(b, "x.1", F32, "", NULL);
+    rb_source(b, "x.3", F32, "", NULL);
+    rb_source(b, "z.2.a.b.c", F32, "", NULL);
+    rb_run(b, text, 0);
+    assert_true(rb_has_param(b, "y.1"));
+    assert_false(rb_has_param(b, "y.3"));
+    EXPECT_STATUS(heft_recipe_parse("r", text, sizeof text - 1, &recipe, &err), HEFT_OK);
+    assert_string_equal(heft_recipe_get_exception(recipe, 0)->pattern, "x.{n + 1}");
+    heft_manifest_t *source = rb_source_manifest(b);
+    EXPECT_STATUS(
+        heft_recipe_resolve_exceptions(recipe, b->bindings, source, NULL, &exceptions, &n, &err),
+        HEFT_OK);
+    assert_int_equal(n, 4);
+    for (uint32_t i = 0; i < n; i++) {
+        assert_string_equal(exceptions[i].pattern, patterns[i]);
+    }
+    heft_exceptions_free(exceptions);
+    heft_manifest_destroy(source);
+    heft_recipe_destroy(recipe);
+    rb_refuses(b, "let n = 7\n\"x.{l}\" [] -> \"y.{l}\" []\nignore \"x.{n}\" because \"no\"", 0,
+               HEFT_ERR_NAME, "ignore \"x.7\" matches none of 3");
+    rb_refuses(b, "\"x.{l}\" [] -> \"y.{l}\" []\nignore \"x.{l}\" because \"no\"", 0,
+               HEFT_ERR_SYNTAX, "`l` is no let");
+    rb_refuses(b, "\"x.{l}\" [] -> \"y.{l}\" []\nignore \"{r*}.x\" because \"no\"", 0,
+               HEFT_ERR_SYNTAX, "an exception has no captures");
+    rb_refuses(b, "\"x.{l}\" [] -> \"y.{l}\" []\nignore \"{1 < 2}\" because \"no\"", 0,
+               HEFT_ERR_ARGUMENT, "an integer or a word wanted");
+}
+
 static void a_formula_cannot_be_bound(void **state)
 {
     rb_t *b = *state;
@@ -99,9 +145,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define T(f) cmocka_unit_test_setup_teardown(f, rb_setup, rb_teardown)
-        T(a_call_is_worth_its_formula),
-        T(a_formula_takes_captures_loops_and_axes),
-        T(what_no_formula_is_is_refused),
+        T(a_call_is_worth_its_formula),   T(a_formula_takes_captures_loops_and_axes),
+        T(what_no_formula_is_is_refused), T(exceptions_take_values),
         T(a_formula_cannot_be_bound),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

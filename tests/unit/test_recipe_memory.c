@@ -17,7 +17,7 @@ static const char text[] =
     "note "
     "\"noted\"\n"
     "refuse \"{box}.{x*}\" because \"left over\"\n"
-    "optional ignore \"rngs.*\", \"q\" because \"none\" when true\n"
+    "optional ignore \"rngs.*\", \"q{tp}\" because \"none\" when true\n"
     "untouched \"v.*\" because \"frozen\"\n";
 
 static heft_status_t once(const rb_t *b, const heft_manifest_t *source, const heft_manifest_t *dest,
