@@ -6,6 +6,7 @@
 #include "http_fleet.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -450,6 +451,46 @@ static void client_survives_lack_of_memory(void **state)
     }
 }
 
+/* A handshake that is not begun, or begun and left: others do not wait, and it ends. */
+static void half_a_handshake_is_cut(void **state)
+{
+    (void)state;
+    need_tls();
+    heft_coordinator_opts_t opts = secured();
+    opts.request_ms = 300;
+    heft_coordinator_t *c = start(&opts);
+    heft_client_opts_t client = HEFT_CLIENT_OPTS_INIT;
+    client.url = heft_coordinator_get_url(c);
+    client.token_file = f.token;
+    client.ca_file = f.cert;
+    enum { N = 20 };
+    int fds[N];
+    static const char hello[] = "\x16\x03\x01\x02\x00\x01\x00";
+    for (int i = 0; i < N; i++) {
+        const struct sockaddr_in to = { .sin_family = AF_INET,
+                                        .sin_port = htons((uint16_t)strtoul(
+                                            strrchr(client.url, ':') + 1, NULL, 10)),
+                                        .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_int_equal(connect(fds[i], (const struct sockaddr *)&to, sizeof to), 0);
+        assert_true(i % 2 == 0 || send(fds[i], hello, sizeof hello - 1, MSG_NOSIGNAL) > 0);
+    }
+    expect(&client, "/v1/status", HEFT_OK, "\"state\":\"idle\"");
+    for (int i = 0; i < N; i++) {
+        char bytes[256];
+        const struct timeval limit = { .tv_sec = 20 };
+        assert_int_equal(setsockopt(fds[i], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+        ssize_t n = 1;
+        while (n > 0) { /* an alert may come first */
+            n = recv(fds[i], bytes, sizeof bytes, 0);
+        }
+        assert_true(n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK));
+        (void)close(fds[i]);
+    }
+    expect(&client, "/v1/status", HEFT_OK, "\"state\":\"idle\"");
+    heft_coordinator_stop(c);
+}
+
 /* ---- members ---- */
 
 static heft_manifest_t *one_tensor(const char *side)
@@ -554,6 +595,7 @@ int main(void)
         cmocka_unit_test(a_refused_body_is_not_kept),
         cmocka_unit_test(tls_end_to_end),
         cmocka_unit_test(plain_http_against_tls_is_refused_and_the_reverse),
+        cmocka_unit_test(half_a_handshake_is_cut),
         cmocka_unit_test(a_token_does_not_travel_in_the_clear),
         cmocka_unit_test(client_survives_lack_of_memory),
         cmocka_unit_test(members_need_token_and_certificate),
