@@ -209,7 +209,8 @@ FAULTS = [
     ("slot and repeat change places", r"r \* cycle \+ s", "s * repeats + r", None, None),
     ("keys first", r"h@0/width", "h@kv/width", r"h@q/width", "h@0/width"),
     ("groups inside the parts", r"\(g h@", "(h@", None, None),
-    ("keys for values", r"key\.kernel", "value.kernel", r"value\.kernel", "key.kernel"),
+    ("keys for values", r"attention\.key\.kernel", "attention.value.kernel",
+     r"attention\.value\.kernel", "attention.key.kernel"),
     ("v and z change places", r"@\{2 \* k_dim\}/block", "@{2 * k_dim + group}/block",
      r"@\{2 \* k_dim \+ group\}/block", "@{2 * k_dim}/block"),
     ("heads and blocks interleave", r"\(h c\)", "(c h)", None, None),
@@ -279,6 +280,33 @@ class RolloutTest(Case):
                 seen = seen or done.returncode != 0 or self.first_difference(read_f32(out), expected) is not None
             self.assertTrue(seen, f"{recipe}: {what}")
         self.assertGreaterEqual(planted, 3)
+
+    def test_layouts_come_from_the_engine(self):
+        """With the engine's manifest nothing needs to be told; one that says otherwise is refused."""
+        for number, path in enumerate(sorted((GOLDEN / "rollout").glob("*-qwen3*.json"))):
+            folder = self.dir / f"tree-{number}"
+            facts, _, _ = self.prepare(path, folder)
+            lets, _ = self.args(facts, {})
+            args = ["--recipe", facts["recipe"]]
+            said = self.heft("plan", folder, *args, *lets, "--manifest").stdout
+            manifest = json.loads(said)
+            fused = [tensor for tensor in manifest["tensors"] if "fused" in tensor]
+            tp = facts["lets"].get("moe_tp") or facts["lets"]["tp"]
+            self.assertEqual({tensor["fused"]["shards"] for tensor in fused}, {tp})
+            self.assertEqual({tensor["fused"]["layout"] for tensor in fused}, {facts["lets"].get("layout", "per_shard")})
+            engine = self.dir / f"engine-{number}.json"
+            engine.write_text(said)
+            few = ["--let", "wire=f32"]
+            if "cycle" in facts["lets"]:
+                few += ["--let", f"cycle={facts['lets']['cycle']}"]
+            self.heft("check", folder, engine, *args, *few)
+            fused[0]["fused"]["layout"] = "concat" if fused[0]["fused"]["layout"] == "per_shard" else "per_shard"
+            for key in ("digest", "side"):
+                manifest.pop(key, None)
+            manifest["side"] = "destination"
+            engine.write_text(json.dumps(manifest))
+            said = self.heft("check", folder, engine, *args, *lets, code=1)
+            self.assertIn("fused.layout", said.stdout + said.stderr)
 
     def ranks(self, source, out, recipe, tp, *config):
         """The tensors of each rank."""
