@@ -103,6 +103,77 @@ class Case_(Case):
             self.assertEqual(read_checkpoint(back), read_checkpoint(folder))
 
 
+class Latent(Engine):
+    """DeepSeek-V3."""
+
+    def __init__(self, hf, config, number, shared="own", **given):
+        super().__init__(hf, config, number, **given)
+        self.shared = shared
+
+    def attention(self, p):
+        hf = self.hf
+        down = hf[p + "kv_a_proj_with_mqa.weight"]
+        if p + "q_a_proj.weight" in hf:
+            name = "fused_qkv_a_proj" if self.engine == "vllm" else "fused_qkv_a_proj_with_mqa"
+            self.out[f"{p}{name}.weight"] = hf[p + "q_a_proj.weight"] + down
+            self.out[p + "q_a_layernorm.weight"] = hf[p + "q_a_layernorm.weight"]
+            self.out[p + "q_b_proj.weight"] = part(hf[p + "q_b_proj.weight"], *self.tp)
+        else:
+            self.out[p + "kv_a_proj_with_mqa.weight"] = down
+            self.out[p + "q_proj.weight"] = part(hf[p + "q_proj.weight"], *self.tp)
+        self.out[p + "kv_a_layernorm.weight"] = hf[p + "kv_a_layernorm.weight"]
+        self.out[p + "kv_b_proj.weight"] = part(hf[p + "kv_b_proj.weight"], *self.tp)
+        self.out[p + "o_proj.weight"] = columns(hf[p + "o_proj.weight"], *self.tp)
+
+    def moe(self, p):
+        super().moe(p)
+        self.out[p + "gate.e_score_correction_bias"] = self.hf[p + "gate.e_score_correction_bias"]
+        q = p + "shared_experts."
+        if self.shared == "own":
+            self.mlp(q)
+        else:
+            self.out[p + self.at + "w13_weight"].append(self.gate_up(q, self.expert_tp))
+            self.out[p + self.at + "w2_weight"].append(columns(self.hf[q + "down_proj.weight"], *self.expert_tp))
+
+
+class DeepseekV3(Case_):
+    recipe, rank = "hf-to-engine-deepseek-v3", Latent
+    config = dict(
+        model_type="deepseek_v3", hidden_size=6, intermediate_size=16, num_hidden_layers=3, num_attention_heads=8,
+        vocab_size=60, tie_word_embeddings=False, q_lora_rank=8, kv_lora_rank=10, qk_nope_head_dim=3, qk_rope_head_dim=2,
+        v_head_dim=5, n_routed_experts=8, n_shared_experts=2, moe_intermediate_size=8, first_k_dense_replace=1)
+
+    def test_every_rank_holds_its_part(self):
+        for given in (dict(), dict(tp=2), dict(tp=8), dict(tp=2, ep=2), dict(tp=4, ep=2, engine="sglang"), dict(dp=2, ep=2),
+                      dict(dp=2, tp=2, ep=4), dict(engine="sglang")):
+            self.good(self.config, **given)
+            self.good(dict(self.config, q_lora_rank=None), **given)
+
+    def test_a_shared_expert_among_the_others(self):
+        config = dict(self.config, n_shared_experts=1)
+        self.good(config, engine="sglang", shared="expert", tp=2)
+        self.good(config, engine="sglang", shared="expert")
+        folder, _ = self.model(config)
+        result = run("convert", folder, self.dir / "out", *self.lets(shared="expert", tp=2, ep=2))
+        self.assertIn("only one shared expert", result.stderr)
+
+    def test_prediction_layers_are_left_out(self):
+        for n in (1, 2):
+            self.good(dict(self.config, num_nextn_predict_layers=n), reverse=False, tp=2)
+        # a checkpoint that has none, of a configuration that says it has
+        folder, _ = self.model(self.config)
+        (folder / "config.json").write_text(json.dumps(dict(self.config, num_nextn_predict_layers=1)))
+        self.heft("convert", folder, self.dir / "out", *self.lets())
+
+    def test_the_bias_keeps_its_bits(self):
+        folder, hf = self.model(self.config)
+        self.heft("convert", folder, self.dir / "out", *self.lets(wire="bf16"))
+        got = read_checkpoint(self.dir / "out")
+        name = "model.layers.1.mlp.gate.e_score_correction_bias"
+        self.assertEqual(got[name], pack(hf[name]))
+        self.assertEqual(got["model.layers.1.mlp.gate.weight"][0], "BF16")
+
+
 class Qwen3Moe(Case_):
     def test_every_rank_holds_its_part(self):
         for given in (dict(), dict(tp=2), dict(tp=8), dict(tp=2, ep=2), dict(tp=4, ep=2, engine="sglang"), dict(dp=2, ep=2),
