@@ -177,6 +177,67 @@ static void recipes_read_what_the_destination_declares(void **state)
     EXPECT_MESSAGE("\"moe.wi\" has 2, \"norm\" has 1");
 }
 
+/* The number of shards is the destination's: a source without any would say one. The source's own
+ * order of a fused tensor is the source's. */
+static void each_side_says_its_own_layout(void **state)
+{
+    rb_t *b = *state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_manifest_t *source = NULL;
+    heft_manifest_t *destination = NULL;
+    heft_recipe_t *recipe = NULL;
+    heft_manifest_t *m = NULL;
+    heft_tape_t *tape = NULL;
+    heft_shape_t pair = { .rank = 1, .extent = { 8 } };
+    heft_shape_t wo = { .rank = 1, .extent = { 4 } };
+    heft_shape_t padded = { .rank = 1, .extent = { 8 } };
+    static const attr_t of_source[] = { { "wi", "fused.layout", "concat" },
+                                        { "wi", "fused.axis", "0" },
+                                        { "wi", "fused.shards", "1" },
+                                        { "wi", "fused.half", "up_gate" } };
+    static const attr_t of_engine[] = { { "wo", "pad.axis", "0" },   { "wo", "pad.size", "4" },
+                                        { "wo", "pad.padded", "8" }, { "wo", "pad.shards", "2" },
+                                        { "wo", "pad.lanes", "1" },  { "wo", "pad.tp", "2" } };
+    EXPECT_STATUS(heft_manifest_create("source", &source, &err), HEFT_OK);
+    EXPECT_STATUS(heft_manifest_create("destination", &destination, &err), HEFT_OK);
+    EXPECT_STATUS(heft_manifest_add(source, "wi", F32, &pair, &err), HEFT_OK);
+    EXPECT_STATUS(heft_manifest_add(source, "wo", F32, &wo, &err), HEFT_OK);
+    EXPECT_STATUS(heft_manifest_add(destination, "up", F32, &wo, &err), HEFT_OK);
+    EXPECT_STATUS(heft_manifest_add(destination, "gate", F32, &wo, &err), HEFT_OK);
+    EXPECT_STATUS(heft_manifest_add(destination, "wo", F32, &padded, &err), HEFT_OK);
+    for (size_t i = 0; i < 4; i++) {
+        EXPECT_STATUS(heft_manifest_set_tensor_attr(source, of_source[i].tensor, of_source[i].key,
+                                                    of_source[i].value, &err),
+                      HEFT_OK);
+    }
+    for (size_t i = 0; i < 6; i++) {
+        EXPECT_STATUS(heft_manifest_set_tensor_attr(destination, of_engine[i].tensor,
+                                                    of_engine[i].key, of_engine[i].value, &err),
+                      HEFT_OK);
+    }
+    EXPECT_STATUS(heft_manifest_finish(source, &err), HEFT_OK);
+    EXPECT_STATUS(heft_manifest_finish(destination, &err), HEFT_OK);
+    const char *text = "let n = dest(\"wo\").pad.shards or 1, P = dest(\"wo\").pad.padded or 4\n"
+                       "let first = source(\"wi\").fused.half, lanes = dest.pad.lanes or 1, tp = "
+                       "dest.pad.tp or 1\n"
+                       "\"wi\" [(0:2 f)] -> \"up\" [f] when first == \"up_gate\"\n"
+                       "\"wi\" [(1:2 f)] -> \"gate\" [f] when source.fused.half == \"up_gate\"\n"
+                       "\"wo\" [f] where f as (s:n c), c pad {P / n} -> \"wo\" [(s c)]\n"
+                       "attr \"wo\" pad.axis = 0, pad.size = 4, pad.padded = P, pad.shards = n,\n"
+                       "  pad.lanes = lanes, pad.tp = tp";
+    EXPECT_STATUS(heft_recipe_parse("test", text, strlen(text), &recipe, &err), HEFT_OK);
+    EXPECT_STATUS(heft_recipe_compile(recipe, b->bindings, 0, source, destination, &tape, &err),
+                  HEFT_OK);
+    heft_tape_destroy(tape);
+    /* without the engine the recipe's own numbers hold, and are not what that engine has */
+    EXPECT_STATUS(heft_recipe_synthesize(recipe, b->bindings, 0, source, NULL, &m, &err), HEFT_OK);
+    assert_string_equal(heft_manifest_get_tensor_attr(m, 2, "pad.shards"), "1");
+    heft_manifest_destroy(m);
+    heft_recipe_destroy(recipe);
+    heft_manifest_destroy(destination);
+    heft_manifest_destroy(source);
+}
+
 static void the_destination_is_synthesised_with_its_layouts(void **state)
 {
     rb_t *b = *state;
@@ -388,6 +449,7 @@ int main(void)
         T(layouts_of_both_sides_must_be_equal),
         T(what_only_one_side_says_is_named),
         T(recipes_read_what_the_destination_declares),
+        T(each_side_says_its_own_layout),
         T(the_destination_is_synthesised_with_its_layouts),
         T(attributes_that_cannot_be_are_refused),
         T(declared_forms_of_names_are_compared),
