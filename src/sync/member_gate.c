@@ -77,6 +77,8 @@ static bool source_may(const heft__stand_t *stand, const heft__order_t *order)
                (stand->phase == HEFT__PHASE_NONE || has(stand, HEFT__PHASE_PREFLIGHT) || again);
     case HEFT__PHASE_STAGE:
         return stand->state == HEFT__STATE_PREPARED && has(stand, HEFT__PHASE_PREPARE);
+    case HEFT__PHASE_VERIFY:
+        return stand->state == HEFT__STATE_SENT && (has(stand, HEFT__PHASE_STAGE) || again);
     case HEFT__PHASE_FLIP: /* to those that receive in place */
         return (stand->state == HEFT__STATE_PREPARED || stand->state == HEFT__STATE_SENT) &&
                order->decision == HEFT__DECISION_COMMIT;
@@ -86,7 +88,6 @@ static bool source_may(const heft__stand_t *stand, const heft__order_t *order)
         return true;
     case HEFT__PHASE_NONE:
     case HEFT__PHASE_MANIFEST:
-    case HEFT__PHASE_VERIFY:
     case HEFT__PHASE_PAUSE:
     case HEFT__PHASE_DECIDE:
     case HEFT__PHASE_RESUME:

@@ -78,7 +78,8 @@ static heft_status_t alloc_arrays(heft_publisher_t *pub, heft_error_t *err)
     size_t n = pub->n_tensors > 0 ? pub->n_tensors : 1;
     pub->sizes = heft__calloc(n, sizeof *pub->sizes);
     pub->digests = heft__calloc(n, sizeof *pub->digests);
-    if (pub->sizes == NULL || pub->digests == NULL) {
+    pub->again = heft__calloc(n, sizeof *pub->again);
+    if (pub->sizes == NULL || pub->digests == NULL || pub->again == NULL) {
         return heft__error_nomem(err, n * sizeof *pub->sizes);
     }
     for (uint32_t i = 0; i < pub->n_tensors; i++) {
@@ -233,6 +234,7 @@ void heft_publisher_destroy(heft_publisher_t *pub)
     heft__member_destroy(pub->member);
     heft__free(pub->sizes);
     heft__free(pub->digests);
+    heft__free(pub->again);
     (void)pthread_mutex_destroy(&pub->lock);
     heft__free(pub);
 }

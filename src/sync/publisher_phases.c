@@ -426,6 +426,29 @@ static void do_stage(heft_publisher_t *pub, const heft__order_t *order)
     }
 }
 
+/* ---- verify ---- */
+
+/* A trainer that wrote to its tensors before the push was over: what was sent is neither version.
+ * Costs no time of its own: the destinations read as many bytes meanwhile. */
+static void do_verify(heft_publisher_t *pub)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft__blame_t blame = { .peer = NULL };
+    heft_tensor_info_t info = { .name = "?" };
+    heft_status_t status = HEFT_OK;
+    heft__digest_all(pub->data, pub->sizes, pub->n_tensors, pub->n_threads, pub->again);
+    for (uint32_t i = 0; i < pub->n_tensors && status == HEFT_OK; i++) {
+        if (pub->again[i] != pub->digests[i]) {
+            (void)!heft_manifest_query(pub->manifest, i, &info, NULL);
+            status = heft__error_set(&err, HEFT_ERR_DIGEST,
+                                     "tensor \"%.120s\" was written to before the push was over",
+                                     info.name);
+            blame.tensor = info.name;
+        }
+    }
+    conclude(pub, status, HEFT__STATE_SENT, &err, &blame);
+}
+
 /* ---- flip: to those that receive in place ---- */
 
 /* The digests of all that was sent in this round, staged ones included. */
@@ -498,6 +521,9 @@ void heft__publisher_obey(heft_publisher_t *pub, const heft__order_t *order)
     case HEFT__PHASE_STAGE:
         do_stage(pub, order);
         break;
+    case HEFT__PHASE_VERIFY:
+        do_verify(pub);
+        break;
     case HEFT__PHASE_FLIP:
         do_flip(pub, order);
         break;
@@ -509,7 +535,6 @@ void heft__publisher_obey(heft_publisher_t *pub, const heft__order_t *order)
         break;
     case HEFT__PHASE_NONE:
     case HEFT__PHASE_MANIFEST:
-    case HEFT__PHASE_VERIFY:
     case HEFT__PHASE_PAUSE:
     case HEFT__PHASE_DECIDE:
     case HEFT__PHASE_RESUME:

@@ -57,9 +57,8 @@ bool heft__round_acts(const heft__round_t *round, const heft__round_member_t *m)
     case HEFT__PHASE_PREFLIGHT:
         return source || heft__round_is_moving(m);
     case HEFT__PHASE_STAGE:
+    case HEFT__PHASE_VERIFY: /* a source: that its bytes are still those that it prepared */
         return source || heft__round_is_staged(m);
-    case HEFT__PHASE_VERIFY:
-        return heft__round_is_staged(m);
     case HEFT__PHASE_FLIP:
         return heft__round_is_moving(m) || (source && heft__round_has_in_place(round));
     case HEFT__PHASE_PAUSE:

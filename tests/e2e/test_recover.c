@@ -199,6 +199,40 @@ static void live_mismatch_leaves_service(void **state)
     pf_stop(&fleet);
 }
 
+/* A trainer that writes while the push is on: at the last report of progress everything has been
+ * read, so that only the source itself can tell. */
+static int write_at_the_end(void *arg, int64_t done_bytes, int64_t total_bytes)
+{
+    pf_fleet_t *fleet = arg;
+    if (done_bytes == total_bytes) {
+        ((uint8_t *)fleet->source.data[3])[5] ^= 1;
+    }
+    return heft__publisher_on_progress(fleet->pub, done_bytes, total_bytes);
+}
+
+static void source_bytes_frozen_until_release(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_push_result_t result;
+    heft_tensor_info_t info;
+    pf_fleet_t fleet;
+    pf_start(&fleet, &small);
+    fleet.pub->fleet.progress = write_at_the_end;
+    fleet.pub->fleet.progress_arg = &fleet;
+    EXPECT_STATUS(pf_push(&fleet, 1, &result, &err), HEFT_ERR_DIGEST);
+    EXPECT_STATUS(heft_manifest_query(fleet.source.manifest, 3, &info, NULL), HEFT_OK);
+    EXPECT_MESSAGE(info.name);
+    EXPECT_MESSAGE("was written to before the push was over");
+    assert_string_equal(result.state, "aborted");
+    pf_expect_version(&fleet, 0); /* reported, not sent */
+    fleet.pub->fleet.progress = heft__publisher_on_progress;
+    fleet.pub->fleet.progress_arg = fleet.pub;
+    pf_remove_engine(&fleet, &fleet.engines[3]); /* so that its run is made anew */
+    push_ok(&fleet, 1);
+    pf_stop(&fleet);
+}
+
 /* A new process serves nothing that it has loaded by itself. */
 static void restart_with_disk_weights_not_serving(void **state)
 {
@@ -230,6 +264,7 @@ int main(void)
         cmocka_unit_test(retry_refuses_changed_staging),
         cmocka_unit_test(refill_by_pushing_again),
         cmocka_unit_test(live_mismatch_leaves_service),
+        cmocka_unit_test(source_bytes_frozen_until_release),
         cmocka_unit_test(restart_with_disk_weights_not_serving),
     };
     const char *level = getenv("HEFT_TEST_LOG");

@@ -188,9 +188,9 @@ static inline void to_pause(table_t *t, uint32_t n)
     for (uint32_t i = 1; i < n; i++) {
         ok(t, i, HEFT__PHASE_STAGE, HEFT__STATE_STAGED);
     }
-    for (uint32_t i = 1; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         EXPECT_ORDER(i, HEFT__PHASE_VERIFY);
-        ok(t, i, HEFT__PHASE_VERIFY, HEFT__STATE_STAGED);
+        ok(t, i, HEFT__PHASE_VERIFY, i == 0 ? HEFT__STATE_SENT : HEFT__STATE_STAGED);
     }
     EXPECT_STATE(HEFT__ROUND_STAGED);
 }

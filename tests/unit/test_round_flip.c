@@ -92,6 +92,7 @@ static void left_out_engine_must_have_stopped(void **state)
         for (uint32_t i = 1; i < 3; i++) {
             ok(t, i, HEFT__PHASE_STAGE, HEFT__STATE_STAGED);
         }
+        ok(t, 0, HEFT__PHASE_VERIFY, HEFT__STATE_SENT);
         for (uint32_t i = 1; i < 3; i++) {
             ok(t, i, HEFT__PHASE_VERIFY, HEFT__STATE_STAGED);
         }
@@ -190,7 +191,7 @@ static void split_fleet_serves_one_version(void **state)
     EXPECT_STATE(HEFT__ROUND_PARTIAL);
     EXPECT_ORDER(1, HEFT__PHASE_FLIP);   /* its engine is not whole: it stays paused */
     EXPECT_ORDER(3, HEFT__PHASE_RESUME); /* this one is */
-    EXPECT_ORDER(0, HEFT__PHASE_STAGE);  /* nothing is released */
+    EXPECT_ORDER(0, HEFT__PHASE_VERIFY); /* nothing is released */
     assert_int_equal(t->members[2].poison, HEFT__POISON_REFUSED);
     EXPECT_STATUS(begin(t, 9, &err), HEFT_ERR_POISONED);
     EXPECT_STATUS(heft__round_leave(&t->round, 2, &err), HEFT_ERR_BUSY);

@@ -222,6 +222,9 @@ static void catch_up_to_flip(table_t *t, int64_t v)
     static const heft__phase_t phases[] = { HEFT__PHASE_STAGE, HEFT__PHASE_VERIFY,
                                             HEFT__PHASE_PAUSE };
     for (size_t p = 0; p < sizeof phases / sizeof phases[0]; p++) {
+        if (phases[p] == HEFT__PHASE_VERIFY) {
+            ok(t, 0, HEFT__PHASE_VERIFY, HEFT__STATE_SENT);
+        }
         for (uint32_t i = 1; i < 4; i++) {
             if (t->members[i].moves) {
                 t->serving[i] = t->serving[i] && phases[p] != HEFT__PHASE_PAUSE;
