@@ -1,1 +1,2 @@
 heft_add_fuzz(fold)
+heft_add_fuzz(known_kernel)

@@ -336,6 +336,63 @@ static heft_status_t prepare_dequantise(work_t *work, int64_t bytes, heft_error_
     return add_transform(work, &dequantise, err);
 }
 
+#define QUANTISE_COLS 4096
+#define QUANTISE_BLOCK 128
+
+/* bf16 [rows, 4096] to e4m3 in blocks of 128 x 128, scales behind the codes; a part is some rows of
+ * blocks. */
+static void run_quantise(const work_t *work, uint32_t part, uint32_t n_parts)
+{
+    const heft__quantise_t q = { .src_dtype = HEFT_DTYPE_BF16,
+                                 .scale_dtype = HEFT_DTYPE_F32,
+                                 .rule = HEFT__SCALE_DEEPSEEK,
+                                 .n_cols = QUANTISE_COLS,
+                                 .block_cols = QUANTISE_BLOCK };
+    int64_t row = QUANTISE_BLOCK * QUANTISE_COLS; /* elements of a row of blocks */
+    int64_t n = work->in_bytes / 2 / row;
+    for (int64_t b = n * part / n_parts; b < n * (part + 1) / n_parts; b++) {
+        uint32_t amax[QUANTISE_COLS / QUANTISE_BLOCK] = { 0 };
+        const uint8_t *src = work->src + b * row * 2;
+        heft__quantise_scan(&q, src, QUANTISE_COLS * 2, QUANTISE_BLOCK, amax);
+        heft__quantise_rows(&q, amax, src, QUANTISE_COLS * 2, QUANTISE_BLOCK, work->dst + b * row);
+        for (int k = 0; k < QUANTISE_COLS / QUANTISE_BLOCK; k++) {
+            heft__quantise_factor_t factor;
+            result_sink = heft__quantise_scale(&q, amax[k], &factor);
+        }
+    }
+}
+
+static heft_status_t prepare_quantise(work_t *work, int64_t bytes, heft_error_t *err)
+{
+    (void)err;
+    int64_t row = QUANTISE_BLOCK * QUANTISE_COLS * 2;
+    work->in_bytes = bytes / row * row;
+    work->bytes = work->in_bytes / 4 * 3; /* the mean of both sides */
+    work->run = run_quantise;
+    return HEFT_OK;
+}
+
+/* fp8 weight times an f32 scale for each block of 128 x 128, to bf16. */
+static heft_status_t prepare_dequantise_blocks(work_t *work, int64_t bytes, heft_error_t *err)
+{
+    int64_t block = QUANTISE_BLOCK;
+    int64_t cols = QUANTISE_COLS;
+    int64_t rows = bytes / 4 / cols / block * block;
+    heft__transform_t dequantise = { .dst_dtype = HEFT_DTYPE_BF16,
+                                     .n_srcs = 2,
+                                     .n_ops = 3,
+                                     .rank = 4,
+                                     .src_dtype = { HEFT_DTYPE_F8_E4M3, HEFT_DTYPE_F32 },
+                                     .extent = { rows / block, block, cols / block, block },
+                                     .dst_stride = { block * cols, cols, block, 1 },
+                                     .src_stride = { { block * cols, cols, block, 1 },
+                                                     { cols / block, 0, 1, 0 } },
+                                     .ops = { { .code = HEFT_OP_LOAD },
+                                              { .code = HEFT_OP_LOAD, .arg = 1 },
+                                              { .code = HEFT_OP_MUL, .dtype = HEFT_DTYPE_F32 } } };
+    return add_transform(work, &dequantise, err);
+}
+
 static heft_status_t prepare_bytes(work_t *work, run_t run)
 {
     work->run = run;
@@ -398,6 +455,9 @@ static const bench_t benches[] = {
     { "cast_bf16_e4m3", "bf16 to f8_e4m3, saturating", 0, prepare_bf16_e4m3 },
     { "cast_transpose", "f32 [R, C] to bf16 [C, R]", 0, prepare_cast_transpose },
     { "dequantise_e4m3", "f8_e4m3 times an f32 scale per row, to bf16", 0, prepare_dequantise },
+    { "dequantise_blocks", "f8_e4m3 times an f32 scale per 128 x 128 block, to bf16", 0,
+      prepare_dequantise_blocks },
+    { "quantise_blocks", "bf16 to f8_e4m3 and scales, 128 x 128 blocks", 0, prepare_quantise },
     { "crc_copy", "copy with CRC-32C in one pass", 0.85, prepare_crc },
     { "crc64_copy", "copy with CRC-64 in one pass", 0, prepare_crc64 },
     { "crc64_read", "CRC-64 of one buffer", 0, prepare_crc64_read },

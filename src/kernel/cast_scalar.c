@@ -76,6 +76,19 @@ SCALAR_TO_F8(f32, uint32_t, e5m2)
 SCALAR_TO_F8(bf16, uint16_t, e4m3)
 SCALAR_TO_F8(bf16, uint16_t, e5m2)
 
+void heft__scalar_dequantise_bf16(uint16_t *dst, const uint8_t *src, int64_t n, float factor)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = heft__e4m3_bits(src[i]);
+        float v;
+        memcpy(&v, &bits, sizeof v);
+        v *= factor;
+        memcpy(&bits, &v, sizeof bits);
+        uint16_t r = v == v ? round_bf16(bits) : HEFT__NAN_F32 >> 16;
+        memcpy((uint8_t *)dst + 2 * i, &r, 2);
+    }
+}
+
 uint32_t heft__scalar_max_bits16(const uint8_t *src, int64_t step, int64_t n_rows, int64_t n)
 {
     uint32_t most = 0;

@@ -100,6 +100,7 @@ const heft__kernel_ops_t heft__ops_scalar = {
     .bf16_to_e5m2 = heft__scalar_bf16_to_e5m2,
     .max_bits16 = heft__scalar_max_bits16,
     .max_bits32 = heft__scalar_max_bits32,
+    .dequantise_bf16 = heft__scalar_dequantise_bf16,
     .quantise_bf16 = heft__scalar_quantise_bf16,
     .quantise_f32 = heft__scalar_quantise_f32,
     .arith_f32 = heft__scalar_arith_f32,

@@ -165,6 +165,43 @@ DEFINE_TO_F8(bf16, uint16_t, e5m2)
 DEFINE_QUANTISE(f32, 4)
 DEFINE_QUANTISE(bf16, 2)
 
+/* 8 codes as f32, by way of f16 (see v_e4m3_to_f32), times a factor. */
+ALWAYS_INLINE __m256 f8_scaled(__m128i words, __m256 factor)
+{
+    __m128i low = _mm_and_si128(words, _mm_set1_epi16(0x7f));
+    __m128i sign = _mm_and_si128(words, _mm_set1_epi16(INT16_MIN));
+    __m128i is_nan = _mm_cmpeq_epi16(low, _mm_set1_epi16(0x7f));
+    __m128i half = _mm_or_si128(_mm_slli_epi16(low, 7), sign);
+    half = _mm_blendv_epi8(half, _mm_or_si128(sign, _mm_set1_epi16(0x7f80)), is_nan);
+    __m256 v = _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(256));
+    return _mm256_mul_ps(v, factor);
+}
+
+/* To bf16 in the low halves of words; what is no number becomes the one pattern. */
+ALWAYS_INLINE __m256i f8_round_bf16(__m256 x)
+{
+    __m256i v = _mm256_castps_si256(x);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(v, 16), _mm256_set1_epi32(1));
+    __m256i sum = _mm256_add_epi32(_mm256_add_epi32(v, _mm256_set1_epi32(0x7fff)), odd);
+    __m256 is_nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
+    return _mm256_blendv_epi8(_mm256_srli_epi32(sum, 16), _mm256_set1_epi32(0x7fc0),
+                              _mm256_castps_si256(is_nan));
+}
+
+static void simd_dequantise_bf16(uint16_t *dst, const uint8_t *src, int64_t n, float factor)
+{
+    const __m256 by = _mm256_set1_ps(factor);
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        __m128i codes = _mm_loadu_si128((const __m128i_u *)(const void *)(src + i));
+        __m256i a = f8_round_bf16(f8_scaled(_mm_cvtepi8_epi16(codes), by));
+        __m256i b = f8_round_bf16(f8_scaled(_mm_cvtepi8_epi16(_mm_srli_si128(codes, 8)), by));
+        __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8);
+        _mm256_storeu_si256((__m256i_u *)(void *)(dst + i), packed);
+    }
+    heft__scalar_dequantise_bf16(dst + i, src + i, n - i, factor);
+}
+
 /* The largest 32-bit word. */
 static inline uint32_t max_word(__m256i v)
 {

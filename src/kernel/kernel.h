@@ -127,6 +127,7 @@ typedef struct heft__transform_plan {
     uint32_t primary;    /* the source that orders the loops */
     int32_t slab_align;  /* as in heft__copy_plan_t */
     bool is_cast;        /* one source, at most a cast */
+    bool is_dequantise;  /* e4m3 times f32, in f32, to bf16 */
     bool needs_env;      /* results depend on the floating-point environment */
     heft_dtype_t src_dtype[HEFT_MAX_SOURCES];
     int64_t bytes; /* destination bytes in all */

@@ -99,6 +99,8 @@ typedef struct heft__kernel_ops {
      * larger than all others */
     uint32_t (*max_bits16)(const uint8_t *src, int64_t step, int64_t n_rows, int64_t n);
     uint32_t (*max_bits32)(const uint8_t *src, int64_t step, int64_t n_rows, int64_t n);
+    /* bf16 of e4m3 times one factor, the product rounded to f32 first */
+    void (*dequantise_bf16)(uint16_t *dst, const uint8_t *src, int64_t n, float factor);
     void (*quantise_bf16)(const heft__quantise_tile_t *tile);
     void (*quantise_f32)(const heft__quantise_tile_t *tile);
     /* out <- a op b, memory of any alignment, out overlapping neither; code is an arithmetic

@@ -34,6 +34,7 @@ void heft__scalar_bf16_to_e5m2(uint8_t *dst, const uint16_t *src, int64_t n, boo
                                int64_t ahead);
 uint32_t heft__scalar_max_bits16(const uint8_t *src, int64_t step, int64_t n_rows, int64_t n);
 uint32_t heft__scalar_max_bits32(const uint8_t *src, int64_t step, int64_t n_rows, int64_t n);
+void heft__scalar_dequantise_bf16(uint16_t *dst, const uint8_t *src, int64_t n, float factor);
 void heft__scalar_quantise_bf16(const heft__quantise_tile_t *tile);
 void heft__scalar_quantise_f32(const heft__quantise_tile_t *tile);
 void heft__scalar_arith_f32(heft_op_code_t code, uint8_t *out, const uint8_t *a, const uint8_t *b,

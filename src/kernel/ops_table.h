@@ -22,6 +22,7 @@
     .bf16_to_e5m2 = simd_bf16_to_e5m2,
     .max_bits16 = simd_max_bits16,
     .max_bits32 = simd_max_bits32,
+    .dequantise_bf16 = simd_dequantise_bf16,
     .quantise_bf16 = simd_quantise_bf16,
     .quantise_f32 = simd_quantise_f32,
     .arith_f32 = simd_arith_f32,

@@ -124,11 +124,24 @@ static heft_status_t add_final_cast(heft__transform_plan_t *plan, heft_dtype_t r
     return HEFT_OK;
 }
 
+/* A weight times its scale, the scale constant along rows: common enough for a kernel of its own.
+ */
+static bool is_dequantise(const heft__transform_plan_t *plan)
+{
+    const heft_op_t *ops = plan->ops;
+    return plan->n_ops == 4 && plan->n_srcs == 2 && plan->dst_dtype == HEFT_DTYPE_BF16 &&
+           plan->src_dtype[0] == HEFT_DTYPE_F8_E4M3 && plan->src_dtype[1] == HEFT_DTYPE_F32 &&
+           ops[0].code == HEFT_OP_LOAD && ops[0].arg == 0 && ops[1].code == HEFT_OP_LOAD &&
+           ops[1].arg == 1 && ops[2].code == HEFT_OP_MUL && ops[2].dtype == HEFT_DTYPE_F32 &&
+           ops[3].code == HEFT_OP_CAST;
+}
+
 /* What the runner wants to know about the program. */
 static void classify(heft__transform_plan_t *plan)
 {
     plan->is_cast = plan->ops[0].code == HEFT_OP_LOAD && plan->ops[0].arg == 0 &&
                     (plan->n_ops == 1 || (plan->n_ops == 2 && plan->ops[1].code == HEFT_OP_CAST));
+    plan->is_dequantise = is_dequantise(plan);
     plan->needs_env = !plan->is_cast;
     if (plan->is_cast && plan->n_ops == 2) {
         plan->needs_env =

@@ -181,6 +181,25 @@ static void cast_line(run_t *run, uint8_t *dst, const uint8_t *src, int64_t n, b
     }
 }
 
+/* A line of codes with one scale. */
+static void dequantise_line(run_t *run, uint8_t *dst, const uint8_t *src, const uint8_t *scale,
+                            int64_t n, bool is_final)
+{
+    heft__sink_t *sink = &run->sink;
+    float factor;
+    memcpy(&factor, scale, sizeof factor);
+    if (!is_final || (!sink->nt && !sink->has_digest)) {
+        sink->ops->dequantise_bf16((uint16_t *)(void *)dst, src, n, factor);
+        return;
+    }
+    _Alignas(64) uint16_t bounce[BOUNCE_BYTES / 2];
+    for (int64_t i = 0; i < n; i += BOUNCE_BYTES / 2) {
+        int64_t some = heft__min_i64(BOUNCE_BYTES / 2, n - i);
+        sink->ops->dequantise_bf16(bounce, src + i, some, factor);
+        heft__sink_put(sink, dst + 2 * i, (const uint8_t *)bounce, 2 * some, 0);
+    }
+}
+
 /* One line of n elements to contiguous memory. is_final: with digest and stores as asked; else into
  * a tile. */
 static void run_line(run_t *run, uint8_t *dst, const uint8_t *const *src, const int64_t *step,
@@ -190,6 +209,10 @@ static void run_line(run_t *run, uint8_t *dst, const uint8_t *const *src, const 
     uint32_t elem = plan->elem_bytes;
     if (plan->is_cast && step[0] == (int64_t)heft_dtype_get_unit_bytes(plan->src_dtype[0])) {
         cast_line(run, dst, src[0], n, is_final);
+        return;
+    }
+    if (plan->is_dequantise && step[0] == 1 && step[1] == 0) {
+        dequantise_line(run, dst, src[0], src[1], n, is_final);
         return;
     }
     const uint8_t *at[HEFT_MAX_SOURCES] = { NULL };

@@ -12,6 +12,10 @@ static const char text[] =
     "\"{p*}.layers_{s}.w\" [({r}:tp f), (d:2 q)] where f pad 8 as (b c:2), l:3\n"
     "  -> \"{p*}.layers.{more(s, s) - s}.w\" [(b 0:2 c), d, (q k:2)]\n"
     "\"a.scale\" [f], \"a.w\" [f, d] -> \"a.out\" [f, d] when has(\"a.w\") by mul in f32\n"
+    "\"f8.{l}.w\" [o, i] -> \"f8.{l}.q\" [o, i], \"f8.{l}.s\" [o] by fp8_quantise(2, \"ue8m0\") in "
+    "f8_e4m3\n"
+    "\"f8.q\" [o, i], \"f8.s\" [o, i] -> \"f8.x\" [o, i] by dequantise(2, 2) in bf16\n"
+    "\"f8.b\" [g, v], \"f8.e\" [g] -> \"f8.m\" [(g v)] by mxfp4_unpack in bf16\n"
     "\"stack\" [l, d] where d pad 4 -> \"stack.{l}\" [d] by scale(2) in f32\n"
     "let box = \"b\", many = \"ss\"\n\"{box}.{singular(many)}_{i}.{t*}\" [d] -> \"n.{i}.{t*}\" [d] "
     "note "
@@ -56,6 +60,11 @@ static void declare(rb_t *b)
     rb_source(b, "a.scale", HEFT_DTYPE_F32, "2", NULL);
     rb_source(b, "b.s_1.x", HEFT_DTYPE_F32, "2", NULL);
     rb_source(b, "a.w", HEFT_DTYPE_F32, "2,3", NULL);
+    rb_source(b, "f8.0.w", HEFT_DTYPE_BF16, "3,5", NULL);
+    rb_source(b, "f8.q", HEFT_DTYPE_F8_E4M3, "3,5", NULL);
+    rb_source(b, "f8.s", HEFT_DTYPE_F32, "2,3", NULL);
+    rb_source(b, "f8.b", HEFT_DTYPE_U8, "2,16", NULL);
+    rb_source(b, "f8.e", HEFT_DTYPE_U8, "2", NULL);
     rb_source(b, "stack", HEFT_DTYPE_F32, "20,3", NULL);
     rb_config(b, "{\"n\": 1}");
 }
@@ -88,6 +97,10 @@ static void a_checked_destination_survives_too(void **state)
     heft_error_t err = HEFT_ERROR_INIT;
     char name[32];
     declare(b);
+    rb_dest(b, "f8.0.q", HEFT_DTYPE_F8_E4M3, "3,5");
+    rb_dest(b, "f8.0.s", HEFT_DTYPE_F32, "2");
+    rb_dest(b, "f8.x", HEFT_DTYPE_BF16, "3,5");
+    rb_dest(b, "f8.m", HEFT_DTYPE_BF16, "64");
     rb_dest(b, "m.layers.2.w", HEFT_DTYPE_BF16, "16,2,4");
     rb_dest(b, "m.layers.4.w", HEFT_DTYPE_BF16, "16,2,4");
     rb_dest(b, "n.1.x", HEFT_DTYPE_BF16, "2");
