@@ -286,7 +286,7 @@ class Planted(Megatron):
         self.found("megatron-to-hf-deepseek-v3", DEEPSEEK, [
             ("({t(r) % down}:down row)", "(row {t(r) % down}:down)"), ("({t(r)}:tp h e)", "(h {t(r)}:tp e)"),
             ("(0:2 f:{shared_inner", "(1:2 f:{shared_inner"), ("{layers + l}.enorm", "{layers + l}.hnorm"),
-            ("({t(r)}:tp o), i]", "(o {t(r)}:tp), i]"), ("* (layers + l)", "* l"),
+            ("({t(r)}:tp o), i]", "(o {t(r)}:tp), i]"), ("layers + l, decoder_layer", "layers - 1 - l, decoder_layer"),
         ], tp=2, pp=2)
 
 
