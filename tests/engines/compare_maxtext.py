@@ -7,7 +7,9 @@ converters and with `heft convert`, and compares every element. With --facts it 
 frameworks produce (names, shapes, dtypes) to tests/golden/maxtext, which the tests read that run
 without them.
 
-    compare_maxtext.py --maxtext CHECKOUT [--heft HEFT] [--facts] [FAMILY ...]
+With --published the models have their published sizes: names and shapes alone, proven and compared.
+
+    compare_maxtext.py --maxtext CHECKOUT [--heft HEFT] [--facts | --published] [FAMILY ...]
 
 Needs, besides a checkout of MaxText: jax, flax, orbax-checkpoint, omegaconf, pydantic, optax, qwix,
 aqtp, tokamax, grain, drjax, pathwaysutils, pillow, transformers, torch. MaxText asks for Python 3.12;
@@ -162,7 +164,6 @@ class MaxText:
 
     def config(self, model, sizes, scan):
         settings = {
-            **SIZES,
             **sizes,
             "model_name": model,
             "scan_layers": str(scan).lower(),
@@ -333,7 +334,7 @@ def agreement(ours, forms):
 
 def run_case(mt, binary, family, scan, work):
     recipe, model, sizes, extra, class_name = FAMILIES[family]
-    config = mt.config(model, sizes, scan)
+    config = mt.config(model, {**SIZES, **sizes}, scan)
     tree = mt.tree(config)
     hf = mt.hf_config(model, config, extra)
     elements = 0
@@ -364,6 +365,40 @@ def run_case(mt, binary, family, scan, work):
     return facts, elements
 
 
+def write_manifest(path, side, shapes):
+    tensors = [{"name": name, "dtype": "F32", "shape": list(shape)} for name, shape in sorted(shapes.items())]
+    path.write_text(json.dumps({"heft_manifest": 1, "side": side, "tensors": tensors}))
+
+
+def run_published(mt, binary, family, work):
+    """MaxText's tree and what its converter makes of it, at the published size, as manifests."""
+    recipe, model, _, _, _ = FAMILIES[family]
+    config = mt.config(model, {}, True)
+    hf = mt.hf_configs[model]
+    tree = mt.tree(config)
+    maps = mt.to_hf._get_model_mappings(model, True, hf.to_dict(), config)
+    keys = mt.utils.validate_and_filter_param_map_keys(maps["param_mapping"], {leaf["dashed"] for leaf in tree.values()})
+    made = {}
+
+    def add(names):
+        if isinstance(names, list):
+            for name in names:
+                add(name)
+        elif isinstance(names, tuple):
+            made.update(zip(names, maps["shape_mapping"][names]))
+        else:
+            made[names] = maps["shape_mapping"][names]
+
+    for key in keys:
+        add(maps["param_mapping"][key])
+    write_manifest(work / "source.json", "source", {name: leaf["shape"] for name, leaf in tree.items()})
+    write_manifest(work / "destination.json", "destination", made)
+    (work / "config.json").write_text(json.dumps(hf_json(hf)))
+    args = ["--recipe", recipe, "--let", "wire=f32", "--config", work / "config.json"]
+    said = heft(binary, "check", work / "source.json", work / "destination.json", *args)
+    print(f"{model}: {len(tree)} -> {len(made)} tensors; {said.splitlines()[0]}", flush=True)
+
+
 def write_facts(facts, path):
     """One tensor a line."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -382,6 +417,7 @@ def main():
     parser.add_argument("--maxtext", required=True, help="a checkout of MaxText")
     parser.add_argument("--heft", default=str(ROOT / "build/release/src/cli/heft"))
     parser.add_argument("--facts", action="store_true", help="write tests/golden/maxtext")
+    parser.add_argument("--published", action="store_true", help="published sizes, names and shapes alone")
     parser.add_argument("family", nargs="*", help=", ".join(FAMILIES))
     args = parser.parse_args()
     unknown = set(args.family) - set(FAMILIES)
@@ -391,7 +427,9 @@ def main():
     work = pathlib.Path(tempfile.mkdtemp(prefix="heft-maxtext-"))
     try:
         for family in args.family or FAMILIES:
-            for scan in (True, False):
+            if args.published:
+                run_published(mt, args.heft, family, work)
+            for scan in () if args.published else (True, False):
                 facts, elements = run_case(mt, args.heft, family, scan, work)
                 form = "scanned" if scan else "unscanned"
                 print(

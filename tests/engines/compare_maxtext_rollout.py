@@ -85,7 +85,7 @@ def direct(mt, binary, family, tp, factor, lanes, layout, work):
     from maxtext.integration.vllm import weight_converter
 
     _, model, sizes, extra, _ = base.FAMILIES[family]
-    config = mt.config(model, sizes, True)
+    config = mt.config(model, {**base.SIZES, **sizes}, True)
     hf = mt.hf_config(model, config, extra)
     kv = sizes["base_num_kv_heads"] * factor
     more = {"base_num_kv_heads": kv}
@@ -93,7 +93,7 @@ def direct(mt, binary, family, tp, factor, lanes, layout, work):
         inner = sizes["base_moe_mlp_dim"]
         width = -(-inner // (2 * lanes * tp)) * 2 * lanes * tp
         more.update(prefuse_moe_weights="true", padded_base_moe_mlp_dim=width)
-    target = target_state(mt, mt.config(model, {**sizes, **more}, False), tp)
+    target = target_state(mt, mt.config(model, {**base.SIZES, **sizes, **more}, False), tp)
     arrays = base.random_tree(mt, mt.tree(config), "float32")
     names = {"per_shard": "PER_SHARD_INTERLEAVE", "concat": "CONCAT"}
     converter = weight_converter.WeightConverter(
@@ -114,7 +114,7 @@ def vllm(mt, binary, family, tp, work):
     from maxtext.integration.vllm.torchax_converter import qwen35_moe
 
     _, model, sizes, extra, _ = base.FAMILIES[family]
-    config = mt.config(model, sizes, True)
+    config = mt.config(model, {**base.SIZES, **sizes}, True)
     hf = mt.hf_config(model, config, extra)
     arrays = base.random_tree(mt, mt.tree(config), "bfloat16")
     source = nested({f"base.{name}": mt.jax.numpy.asarray(a) for name, a in arrays.items()})
