@@ -327,12 +327,88 @@ static void rules_that_do_not_fit_are_refused_with_numbers(void **state)
           "extent 4 does not fit a:6" },
         { "\"x\" [a@0/4, b] -> \"y.{a}\" [b]", HEFT_ERR_SHAPE, "the extent of the range" },
         { "ranks 0 as r\n\"x\" [...] -> \"x\" [...]", HEFT_ERR_ARGUMENT, "0 ranks" },
+        { "\"x\" [a, b] -> \"y\" [(a b r:4611686018427387904)]", HEFT_ERR_OVERFLOW,
+          "extents of \"x\" overflow" },
+        { "\"x\" [(a:4611686018427387904 c:4 d), b] -> \"y\" [a, c, d, b]", HEFT_ERR_OVERFLOW,
+          "extents of \"x\" overflow" },
+        { "\"x\" [a, b] where a as (c:4611686018427387904 d:4) -> \"y\" [c, d, b]",
+          HEFT_ERR_OVERFLOW, "extents of \"x\" overflow" },
+        { "\"x\" [(a 0:{0 - 2}), b] -> \"y\" [a, b]", HEFT_ERR_SHAPE, "an extent of -2" },
+        { "\"x\" [a, b@0/6] -> \"y\" [a, b]", HEFT_ERR_SHAPE,
+          "the extent of the range is not known" },
+        { "\"x\" [...], \"x\" [a, ...] -> \"y\" [a, ...] by mul in f32", HEFT_ERR_SHAPE,
+          "`...` is 1 dimensions here and 2 in an earlier source" },
+        { "\"x\" [a, ...], \"x\" [..., a] -> \"y\" [a, ...] by mul in f32", HEFT_ERR_SHAPE,
+          "extent 6 does not fit a:4" },
+        { "\"{l}\" [...] -> \"{l}\" [...] when l == 1", HEFT_ERR_ARGUMENT,
+          "a word is compared with a integer" },
+        { "\"{l}\" [...] -> \"{l}\" [...]\nrefuse \"{l}\" because \"no\" when l == 1", HEFT_OK,
+          "" },
+        { "optional \"q\" [] -> \"q\" []\nrefuse \"{l}\" because \"no\" when l == 1",
+          HEFT_ERR_ARGUMENT, "a word is compared" },
+        { "let w = \"q\"\noptional \"q\" [] -> \"q\" []\nrefuse \"{w}{l}\" because \"no\"", HEFT_OK,
+          "" },
+        { "ignore \"q\" because \"r\" when 1\n\"x\" [...] -> \"x\" [...]", HEFT_ERR_ARGUMENT,
+          "true or false wanted" },
+        { "dtype 3\n\"x\" [...] -> \"x\" [...]", HEFT_ERR_ARGUMENT, "3 is no float dtype" },
+        { "ranks true as r\n\"x\" [...] -> \"x\" [...]", HEFT_ERR_ARGUMENT,
+          "an integer wanted, got the truth value true" },
+        { "require 2 \"two\"\n\"x\" [...] -> \"x\" [...]", HEFT_ERR_ARGUMENT,
+          "true or false wanted" },
+        { "let f(a) = 1 / a\n\"x\" [a, b] where a pad {f(0)} -> \"y\" [a, b]", HEFT_ERR_ARGUMENT,
+          "division by zero" },
+        { "\"x\" [a, b] -> \"y\" [a, b] by scale(true) in f32", HEFT_ERR_ARGUMENT,
+          "a number wanted" },
+        { "let n = count(\"x\")\nranks n as r\n\"x\" [...] -> \"x\" [...]", HEFT_OK, "" },
     };
     rb_t *b = *state;
     rb_source(b, "x", F32, "4,6", NULL);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        rb_refuses(b, cases[i].text, 0, cases[i].status, cases[i].part);
+        if (cases[i].status == HEFT_OK) { /* what looks like it is no error */
+            rb_run(b, cases[i].text, 0);
+        } else {
+            rb_refuses(b, cases[i].text, 0, cases[i].status, cases[i].part);
+        }
     }
+    rb_source(b, "l.99999999999999999999.w", F32, "", NULL);
+    rb_refuses(b, "optional \"q\" [] -> \"q\" []\nrefuse \"l.{i}.w\" because \"no\" when i > 1", 0,
+               HEFT_ERR_OVERFLOW, "{i} is 99999999999999999999, beyond 64 bits");
+}
+
+/* A group of more parts than there are axes, and a text that is longer than a recipe may be. */
+static void large_things_are_refused(void **state)
+{
+    rb_t *b = *state;
+    char text[512] = "\"x\" [(";
+    rb_source(b, "x", F32, "1", NULL);
+    for (int i = 0; i < 33; i++) {
+        (void)strcat(text, "1 ");
+    }
+    (void)strcat(text, "a)] -> \"y\" [a]");
+    rb_refuses(b, text, 0, HEFT_ERR_LIMIT, "more than 32 axes in a group");
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_recipe_t *recipe = NULL;
+    size_t n = ((size_t)1 << 20) + 1;
+    char *large = calloc(n, 1);
+    assert_non_null(large);
+    memset(large, ' ', n);
+    EXPECT_STATUS(heft_recipe_parse("t", large, n, &recipe, &err), HEFT_ERR_LIMIT);
+    EXPECT_MESSAGE("has 1048577 bytes, at most 1048576");
+    free(large);
+    EXPECT_STATUS(heft_recipe_parse(NULL, "", 0, &recipe, &err), HEFT_ERR_ARGUMENT);
+    EXPECT_STATUS(heft_recipe_parse("t", "\"x\" [] -> \"y\" []", 16, &recipe, &err), HEFT_OK);
+    heft_tape_t *tape = NULL;
+    EXPECT_STATUS(heft_recipe_compile(recipe, NULL, 0, NULL, NULL, &tape, &err), HEFT_ERR_ARGUMENT);
+    uint32_t n_ranks = 0;
+    EXPECT_STATUS(heft_recipe_count_ranks(recipe, NULL, &n_ranks, &err), HEFT_OK);
+    assert_int_equal(n_ranks, 1);
+    heft_recipe_destroy(recipe);
+    /* without a source nobody knows how many tensors there are */
+    const char *counts = "let n = count(\"x\")\nranks n as r\n\"x\" [...] -> \"x\" [...]";
+    EXPECT_STATUS(heft_recipe_parse("t", counts, strlen(counts), &recipe, &err), HEFT_OK);
+    EXPECT_STATUS(heft_recipe_count_ranks(recipe, NULL, &n_ranks, &err), HEFT_ERR_ARGUMENT);
+    EXPECT_MESSAGE("count() asks for the source, which is not known before `ranks`");
+    heft_recipe_destroy(recipe);
 }
 
 static void optional_rules_may_match_nothing(void **state)
@@ -443,6 +519,7 @@ int main(void)
         T(statements_end_with_their_line),
         T(rules_that_cannot_be_are_refused_where_they_stand),
         T(rules_that_do_not_fit_are_refused_with_numbers),
+        T(large_things_are_refused),
         T(optional_rules_may_match_nothing),
         T(axes_of_extent_one_and_zero_are_axes),
         T(many_axes_fit_while_few_are_longer_than_one),
