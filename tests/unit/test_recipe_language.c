@@ -261,7 +261,7 @@ static const struct {
     { "ignore \"a\"", "`because` and a reason expected" },
     { "ignore \"a\" because \"\"", "an empty reason" },
     { "shared ignore \"a\" because \"b\"", "a statement" },
-    { "ignore \"a{x}*\" because \"b\"", "whole tokens only" },
+    { "ignore \"a{x}*\" because \"b\"", "stray `*`" },
     { "\"x\" [a:] -> \"y\" [a]", "a number, a name, or {...} expected" },
     { "\"x\" [a,] -> \"y\" [a]", "an axis expected, found `]`" },
     { "\"x\" [a@1] -> \"y\" [a]", "`/` and the whole extent expected" },
