@@ -6,6 +6,8 @@
 #include "heft/bench.h"
 #include "heft/cache.h"
 #include "heft/config.h"
+#include "heft/diff.h"
+#include "heft/drift.h"
 #include "heft/exec.h"
 #include "heft/log.h"
 #include "heft/model.h"

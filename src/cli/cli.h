@@ -183,6 +183,7 @@ extern const cli_command_t cli_cmd_config;
 extern const cli_command_t cli_cmd_convert;
 extern const cli_command_t cli_cmd_coordinator;
 extern const cli_command_t cli_cmd_demo;
+extern const cli_command_t cli_cmd_diff;
 extern const cli_command_t cli_cmd_explain;
 extern const cli_command_t cli_cmd_help;
 extern const cli_command_t cli_cmd_inspect;

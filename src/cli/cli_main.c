@@ -13,6 +13,7 @@ const cli_command_t *const cli_commands[] = {
     &cli_cmd_explain,
     &cli_cmd_convert,
     &cli_cmd_verify,
+    &cli_cmd_diff,
     &cli_cmd_coordinator,
     &cli_cmd_serve,
     &cli_cmd_push,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `heft check`: compile, fold and prove every rank, with a destination also names, shapes, dtypes.
  * No data are read. */
+#include "cli/cli_drift.h"
 #include "cli/cli_job.h"
 
 enum { MAX_LINES = 1000 };
@@ -80,8 +81,56 @@ static int print_result(const cli_args_t *args, const cli_job_t *job, int code)
     return code;
 }
 
+/* ---- without a recipe: one side then and now ---- */
+
+static int print_drift(const cli_args_t *args, const heft_drift_t *drift)
+{
+    uint32_t n = heft_drift_get_n(drift);
+    if (cli_has(args, "json")) {
+        int printed = cli_print_json(args, json_pack("{s:b, s:i, s:o}", "ok", n == 0, "errors",
+                                                     (int)n, "drift", cli_drift_json(drift)));
+        return printed != CLI_OK ? printed : n == 0 ? CLI_OK : CLI_DIFFERS;
+    }
+    cli_drift_print(stdout, drift, MAX_LINES);
+    (void)printf(n == 0 ? "no drift\n" : "drift: %u finding%s\n", n, n == 1 ? "" : "s");
+    return n == 0 ? CLI_OK : CLI_DIFFERS;
+}
+
+static int check_drift(const cli_args_t *args)
+{
+    static const char *const others[] = { "let", "config", "rank" };
+    for (size_t i = 0; i < CLI_COUNT(others); i++) {
+        if (cli_has(args, others[i])) {
+            return cli_fail(args, CLI_USAGE, "--%s needs --recipe", others[i]);
+        }
+    }
+    if (args->n_operands < 2) {
+        return cli_fail(args, CLI_USAGE, "--recipe is needed, or a second operand to compare with");
+    }
+    cli_model_t a = { .manifest = NULL };
+    cli_model_t b = { .manifest = NULL };
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_drift_t *drift = NULL;
+    int code = cli_model_open(args, args->operands[0], "source", &a);
+    if (code == CLI_OK) {
+        code = cli_model_open(args, args->operands[1], heft_manifest_get_side(a.manifest), &b);
+    }
+    if (code == CLI_OK) {
+        code = heft_drift_create(a.manifest, b.manifest, &drift, &err) == HEFT_OK
+                   ? print_drift(args, drift)
+                   : cli_fail_status(args, &err);
+    }
+    heft_drift_destroy(drift);
+    cli_model_close(&a);
+    cli_model_close(&b);
+    return code;
+}
+
 static int run(const cli_args_t *args)
 {
+    if (!cli_has(args, "recipe")) {
+        return check_drift(args);
+    }
     cli_job_t job;
     cli_job_init(&job);
     int code = cli_job_open(args, args->operands[0], false, &job);
@@ -112,12 +161,12 @@ static const cli_operand_t operands[] = {
 };
 
 static const cli_option_t options[] = {
-    CLI_OPT_RECIPE(true), CLI_OPT_LET, CLI_OPT_CONFIG, CLI_OPT_RANK, CLI_OPT_JSON,
+    CLI_OPT_RECIPE(false), CLI_OPT_LET, CLI_OPT_CONFIG, CLI_OPT_RANK, CLI_OPT_JSON,
 };
 
 const cli_command_t cli_cmd_check = {
     .name = "check",
-    .summary = "prove that a recipe covers every element exactly once",
+    .summary = "prove a recipe, or find drift between two of one side",
     .description =
         "Compiles the recipe for every destination rank, folds it to direct copies, and proves "
         "that "
@@ -128,9 +177,13 @@ const cli_command_t cli_cmd_check = {
         "With DST, names, shapes, dtypes and layouts of the two sides must also agree both ways. "
         "With "
         "--rank, "
-        "one rank alone is proven, and source elements it does not use are no error.",
+        "one rank alone is proven, and source elements it does not use are no error.\n\n"
+        "Without --recipe, SRC and DST are one side then and now (manifests or checkpoints), and "
+        "every difference is listed: names gone, added or renamed, dtypes, shapes, layouts, "
+        "attributes. Status 1 where there is any.",
     .example = "heft check MODEL --recipe hf-to-engine-dense --let tp=3\n"
-               "heft check MODEL ENGINE --recipe my.heft --json",
+               "heft check MODEL ENGINE --recipe my.heft --json\n"
+               "heft check engine-0.9.json engine-now.json",
     .exits = "0 1 2 3 4",
     .options = options,
     .n_options = CLI_COUNT(options),

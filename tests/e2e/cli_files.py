@@ -147,7 +147,7 @@ class Check(Files):
         self.heft("convert", out / "rank-0", back, *DENSE, "--reverse", "--like", self.model, code=2)
         self.assertFalse(back.exists())
         self.assertIn("--rank", self.heft("check", self.model, *DENSE, "--rank", "-1", code=2).stderr)
-        self.assertIn("--recipe RECIPE is missing", self.heft("check", self.model, code=2).stderr)
+        self.assertIn("--recipe is needed", self.heft("check", self.model, code=2).stderr)
 
     def test_config_is_found_or_given(self):
         config = self.dir / "other.json"
@@ -336,6 +336,76 @@ class Convert(Files):
             )
             self.assertEqual((result.returncode, result.stdout), (130, ""), result.stderr)
             self.assertFalse(out.exists())
+
+
+class Drift(Files):
+    def test_equal_sides_have_no_drift(self):
+        manifest = self.dir / "then.json"
+        manifest.write_text(self.heft("inspect", self.model, "--manifest").stdout)
+        self.assertEqual(self.heft("check", manifest, self.model).stdout, "no drift\n")
+        self.assertEqual(self.json("check", manifest, self.model), {"ok": True, "errors": 0, "drift": []})
+
+    def test_drift_is_listed_and_status_is_1(self):
+        now = self.dir / "now"
+        now.mkdir()
+        changed = {name.replace("mlp.", "ffn."): t for name, t in self.tensors.items()}
+        dtype, (d,), raw = changed["model.norm.weight"]
+        changed["model.norm.weight"] = (dtype, (1, d), raw)
+        write_safetensors(now / "model.safetensors", changed)
+        lines = self.heft("check", self.model, now, code=1).stdout.splitlines()
+        self.assertIn('renamed "model.layers.1.mlp.down_proj.weight" to "model.layers.1.ffn.down_proj.weight", BF16 [8, 12]', lines)
+        self.assertIn(f'reshaped "model.norm.weight": was BF16 [{d}], is BF16 [1, {d}] (as many elements)', lines)
+        self.assertEqual(lines[-1], "drift: 7 findings")
+        found = self.json("check", self.model, now, code=1)
+        self.assertEqual({f["kind"] for f in found["drift"]}, {"renamed", "reshaped"})
+        self.assertIn("--let needs --recipe", self.heft("check", self.model, now, "--let", "a=1", code=2).stderr)
+        self.assertIn("--recipe is needed", self.heft("check", self.model, code=2).stderr)
+
+
+class Diff(Files):
+    def changed(self, edit):
+        folder = self.dir / "other"
+        folder.mkdir()
+        tensors = dict(self.tensors)
+        edit(tensors)
+        write_safetensors(folder / "model.safetensors", tensors)
+        return folder
+
+    def test_equal_checkpoints(self):
+        n = len(self.tensors)
+        self.assertEqual(
+            self.heft("diff", self.model, self.model).stdout, f"{n} tensors equal, 0 differ in 0 elements, 0 other differences\n"
+        )
+        lines = self.heft("diff", self.model, self.model, "--all", "--threads", "2").stdout.splitlines()
+        self.assertEqual(len([line for line in lines if line.startswith("equal ")]), n)
+
+    def test_differences_are_counted_and_the_first_is_named(self):
+        name = "model.layers.1.mlp.up_proj.weight"
+
+        def edit(tensors):
+            dtype, shape, raw = tensors[name]
+            raw = bytearray(raw)
+            raw[2 * 13] ^= 1
+            raw[2 * 20] ^= 2
+            tensors[name] = (dtype, shape, bytes(raw))
+            tensors["model.norm.wieght"] = tensors.pop("model.norm.weight")
+
+        other = self.changed(edit)
+        out = self.heft("diff", self.model, other, code=1).stdout
+        self.assertRegex(out, rf"differs  {name}: 2 of 96 elements, at most 2 ULP, 1.5 on average; first \[1, 5\]: 0x")
+        self.assertIn('renamed "model.norm.weight" to "model.norm.wieght"', out)
+        result = self.json("diff", self.model, other, code=1)
+        self.assertEqual((result["equal"], result["tensors_differ"], result["elements_differ"]), (False, 1, 2))
+        (tensor,) = result["tensors"]
+        self.assertEqual((tensor["name"], tensor["differ"], tensor["max_ulp"], tensor["mean_ulp"]), (name, 2, 2, 1.5))
+        self.assertEqual((tensor["first"]["flat"], tensor["first"]["index"]), (13, "[1, 5]"))
+        self.assertEqual([f["kind"] for f in result["drift"]], ["renamed"])
+
+    def test_manifests_hold_no_values(self):
+        manifest = self.dir / "m.json"
+        manifest.write_text(self.heft("inspect", self.model, "--manifest").stdout)
+        self.assertIn("needs a checkpoint", self.heft("diff", manifest, self.model, code=2).stderr)
+        self.heft("diff", self.dir / "nowhere", self.model, code=4)
 
 
 class Verify(Files):
