@@ -47,6 +47,7 @@ typedef struct pf_fleet {
     pf_engine_t engines[PF_MAX_ENGINES];
     uint32_t n_engines;
     uint32_t in_place;
+    int n_seen, n_unseen; /* for the test's own use */
 } pf_fleet_t;
 
 typedef struct pf_opts {
@@ -56,7 +57,7 @@ typedef struct pf_opts {
     uint32_t n_threads;
     uint32_t contact_ms, phase_ms; /* 0: ample */
     uint32_t deadline_ms;
-    bool has_twin; /* fm_model_add_twin */
+    bool has_twin;     /* fm_model_add_twin */
     uint32_t in_place; /* bit r: replica r receives in place, with the smallest buffer */
 } pf_opts_t;
 

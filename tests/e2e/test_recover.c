@@ -233,6 +233,65 @@ static void source_bytes_frozen_until_release(void **state)
     pf_stop(&fleet);
 }
 
+/* While bytes move every engine serves, and none has been asked to pause. */
+static int serves_meanwhile(void *arg, int64_t done_bytes, int64_t total_bytes)
+{
+    pf_fleet_t *fleet = arg;
+    bool all = true;
+    for (uint32_t i = 0; i < fleet->n_engines; i++) {
+        all = all && heft_subscriber_is_serving(fleet->engines[i].sub) != 0 &&
+              heft_subscriber_get_version(fleet->engines[i].sub) == 1 &&
+              atomic_load(&fleet->engines[i].n_paused) == 1;
+    }
+    fleet->n_seen += all;
+    fleet->n_unseen += !all;
+    return heft__publisher_on_progress(fleet->pub, done_bytes, total_bytes);
+}
+
+static void no_downtime_before_pause(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_push_result_t result;
+    pf_fleet_t fleet;
+    pf_start(&fleet, &small);
+    push_ok(&fleet, 1);
+    (void)pf_add_engine(&fleet, 2, 0); /* so that the run is made anew, with this callback */
+    (void)pf_add_engine(&fleet, 2, 1);
+    EXPECT_STATUS(heft_publisher_push(fleet.pub, 1, &result, &err), HEFT_OK);
+    fleet.pub->fleet.progress = serves_meanwhile;
+    fleet.pub->fleet.progress_arg = &fleet;
+    pf_remove_engine(&fleet, &fleet.engines[5]);
+    pf_remove_engine(&fleet, &fleet.engines[4]);
+    fleet.n_engines = 4;
+    push_ok(&fleet, 2);
+    assert_true(fleet.n_seen > 0);
+    assert_int_equal(fleet.n_unseen, 0);
+    pf_expect_untorn(&fleet, true);
+    pf_stop(&fleet);
+}
+
+/* A new process of the same layout: nothing is planned again. */
+static void restart_reuses_plan(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_push_result_t result;
+    pf_fleet_t fleet;
+    pf_start(&fleet, &small);
+    push_ok(&fleet, 1);
+    const uint64_t n_compiled = fleet.pub->fleet.n_compiled;
+    const uint64_t n_attached = fleet.pub->fleet.n_attached;
+    pf_remove_engine(&fleet, &fleet.engines[2]);
+    (void)pf_add_engine(&fleet, 1, 0);
+    EXPECT_STATUS(heft_publisher_push(fleet.pub, 1, &result, &err), HEFT_OK);
+    pf_expect_version(&fleet, 1);
+    push_ok(&fleet, 2);
+    assert_int_equal(fleet.pub->fleet.n_compiled, n_compiled);
+    assert_int_equal(fleet.pub->fleet.n_attached, n_attached + 1);
+    pf_stop(&fleet);
+}
+
 /* A new process serves nothing that it has loaded by itself. */
 static void restart_with_disk_weights_not_serving(void **state)
 {
@@ -264,6 +323,8 @@ int main(void)
         cmocka_unit_test(retry_refuses_changed_staging),
         cmocka_unit_test(refill_by_pushing_again),
         cmocka_unit_test(live_mismatch_leaves_service),
+        cmocka_unit_test(no_downtime_before_pause),
+        cmocka_unit_test(restart_reuses_plan),
         cmocka_unit_test(source_bytes_frozen_until_release),
         cmocka_unit_test(restart_with_disk_weights_not_serving),
     };

@@ -10,3 +10,4 @@ heft_add_test(test_security SOURCES unit/test_security.c unit/http_fleet.c LABEL
 heft_add_test(test_hostile SOURCES unit/test_hostile.c unit/http_fleet.c LABELS sync)
 heft_add_test(test_scale SOURCES unit/test_scale.c unit/http_fleet.c LABELS sync TIMEOUT 240)
 heft_add_test(test_settings SOURCES unit/test_settings.c LABELS sync)
+heft_add_test(test_round_promises SOURCES unit/test_round_promises.c LABELS sync)

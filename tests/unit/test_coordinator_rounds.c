@@ -145,7 +145,7 @@ static void two_rounds_two_versions(void **state)
     free(f);
 }
 
-static void idempotency_key_gives_the_same_round(void **state)
+static void begin_idempotency_key(void **state)
 {
     (void)state;
     fleet_t *f = fleet_new();
@@ -212,7 +212,7 @@ static void single_flight(void **state)
     free(f);
 }
 
-static void senders_wait_for_armed_receivers(void **state)
+static void receivers_armed_first(void **state)
 {
     (void)state;
     fleet_t *f = fleet_new();
@@ -339,7 +339,7 @@ static void pause_failure_aborts_all(void **state)
     expect_abort_at(HEFT__PHASE_PAUSE, HEFT__RESULT_FAILED, false);
 }
 
-static void plan_digest_mismatch_names_the_member(void **state)
+static void plan_digest_mismatch_stops(void **state)
 {
     (void)state;
     fleet_t *f = fleet_new();
@@ -358,7 +358,7 @@ static void plan_digest_mismatch_names_the_member(void **state)
     free(f);
 }
 
-static void transport_mismatch_is_found_before_pause(void **state)
+static void transport_mismatch_before_pause(void **state)
 {
     (void)state;
     fleet_t *f = fleet_new();
@@ -374,7 +374,7 @@ static void transport_mismatch_is_found_before_pause(void **state)
     free(f);
 }
 
-static void silent_member_is_named_and_excluded(void **state)
+static void pause_silent_member(void **state)
 {
     (void)state;
     fleet_t *f = fleet_new();
@@ -446,7 +446,7 @@ static void cancel_before_the_decision_aborts(void **state)
     free(f);
 }
 
-static void cancel_after_the_decision_is_too_late(void **state)
+static void cancel_after_decision_too_late(void **state)
 {
     (void)state;
     fleet_t *f = fleet_new();
@@ -476,7 +476,7 @@ static void cancel_after_the_decision_is_too_late(void **state)
 
 /* ---- flip ---- */
 
-static void flip_refused_once_is_retried(void **state)
+static void flip_transient_retried(void **state)
 {
     (void)state;
     fleet_t *f = fleet_new();
@@ -534,7 +534,7 @@ static void flip_broken_midway_poisons_until_recovered(void **state)
     free(f);
 }
 
-static void flip_silent_member_is_unknown_and_never_aborted(void **state)
+static void flip_silent_unknown_never_aborted(void **state)
 {
     (void)state;
     fleet_t *f = fleet_new();
@@ -686,7 +686,7 @@ static int64_t status_int(const char *url, const char *key)
     return value;
 }
 
-static void epoch_and_version_survive_a_restart(void **state)
+static void epoch_and_sequence_survive_restart(void **state)
 {
     (void)state;
     fleet_t *f = fleet_new();
@@ -713,7 +713,7 @@ static void epoch_and_version_survive_a_restart(void **state)
     free(f);
 }
 
-static void restart_while_paused_aborts(void **state)
+static void no_decision_means_abort(void **state)
 {
     (void)state;
     fleet_t *f = fleet_new();
@@ -749,7 +749,7 @@ static void restart_while_paused_aborts(void **state)
     free(f);
 }
 
-static void restart_after_the_decision_commits(void **state)
+static void decision_durable_before_flip(void **state)
 {
     (void)state;
     fleet_t *f = fleet_new();
@@ -966,30 +966,30 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_commits_and_destinations_serve),
         cmocka_unit_test(two_rounds_two_versions),
-        cmocka_unit_test(idempotency_key_gives_the_same_round),
+        cmocka_unit_test(begin_idempotency_key),
         cmocka_unit_test(single_flight),
-        cmocka_unit_test(senders_wait_for_armed_receivers),
+        cmocka_unit_test(receivers_armed_first),
         cmocka_unit_test(every_source_must_have_sent),
         cmocka_unit_test(preflight_failure_aborts),
         cmocka_unit_test(prepare_failure_aborts),
         cmocka_unit_test(stage_failure_keeps_n),
         cmocka_unit_test(verify_failure_aborts),
         cmocka_unit_test(pause_failure_aborts_all),
-        cmocka_unit_test(plan_digest_mismatch_names_the_member),
-        cmocka_unit_test(transport_mismatch_is_found_before_pause),
-        cmocka_unit_test(silent_member_is_named_and_excluded),
+        cmocka_unit_test(plan_digest_mismatch_stops),
+        cmocka_unit_test(transport_mismatch_before_pause),
+        cmocka_unit_test(pause_silent_member),
         cmocka_unit_test(phase_deadline_names_who_is_behind),
         cmocka_unit_test(cancel_before_the_decision_aborts),
-        cmocka_unit_test(cancel_after_the_decision_is_too_late),
-        cmocka_unit_test(flip_refused_once_is_retried),
+        cmocka_unit_test(cancel_after_decision_too_late),
+        cmocka_unit_test(flip_transient_retried),
         cmocka_unit_test(flip_broken_midway_poisons_until_recovered),
-        cmocka_unit_test(flip_silent_member_is_unknown_and_never_aborted),
+        cmocka_unit_test(flip_silent_unknown_never_aborted),
         cmocka_unit_test(version_rules),
         cmocka_unit_test(late_joiner_is_caught_up_alone),
         cmocka_unit_test(preflight_and_live_rounds_move_nothing),
-        cmocka_unit_test(epoch_and_version_survive_a_restart),
-        cmocka_unit_test(restart_while_paused_aborts),
-        cmocka_unit_test(restart_after_the_decision_commits),
+        cmocka_unit_test(epoch_and_sequence_survive_restart),
+        cmocka_unit_test(no_decision_means_abort),
+        cmocka_unit_test(decision_durable_before_flip),
         cmocka_unit_test(unwritable_state_file_stops_the_round),
         cmocka_unit_test(state_file_lost_cooperative),
         cmocka_unit_test(two_coordinators_do_not_share_a_state_file),

@@ -143,6 +143,50 @@ static void rounds_open_only_with_some_phases(void **state)
     assert_int_equal(open_with(next, S(IDLE), P(RELEASE)), HEFT__GATE_REFUSE);
 }
 
+/* Its state is what it was, so that the round works when it really begins. */
+static void stray_future_round_refused(void **state)
+{
+    (void)state;
+    heft__round_id_t future = { 2, 9 };
+    assert_int_equal(open_with(future, S(IDLE), P(FLIP)), HEFT__GATE_REFUSE);
+    assert_int_equal(open_with(future, S(IDLE), P(RELEASE)), HEFT__GATE_REFUSE);
+    assert_int_equal(open_with((heft__round_id_t){ 2, 6 }, S(IDLE), P(PREFLIGHT)), HEFT__GATE_DO);
+    assert_int_equal(open_with(future, S(IDLE), P(PREFLIGHT)), HEFT__GATE_DO);
+}
+
+static void round_opens_as_abort(void **state)
+{
+    (void)state;
+    heft__round_id_t next = { 2, 6 };
+    assert_int_equal(open_with(next, S(IDLE), P(ABORT)), HEFT__GATE_DO);
+    heft__stand_t aborted = { .round = next, .phase = P(ABORT), .result = R(OK), .state = S(IDLE) };
+    heft__order_t late = { .round = next, .target = P(STAGE) }; /* it was overtaken */
+    assert_int_equal(heft__member_gate(HEFT__ROLE_DESTINATION, &aborted, &late), HEFT__GATE_REFUSE);
+}
+
+/* Without staging: from preflight straight to pause, and the source sends inside the flip. */
+static void in_place_members_vote_without_staging(void **state)
+{
+    (void)state;
+    heft__stand_t stand = {
+        .round = round_5, .phase = P(PREFLIGHT), .result = R(OK), .state = S(IDLE)
+    };
+    heft__order_t order = { .round = round_5, .target = P(PAUSE) };
+    assert_int_equal(heft__member_gate(HEFT__ROLE_DESTINATION, &stand, &order), HEFT__GATE_REFUSE);
+    stand.in_place = true;
+    assert_int_equal(heft__member_gate(HEFT__ROLE_DESTINATION, &stand, &order), HEFT__GATE_DO);
+    assert_int_equal(
+        judge(HEFT__ROLE_SOURCE, P(PREPARE), R(OK), S(PREPARED), P(FLIP), HEFT__DECISION_COMMIT),
+        HEFT__GATE_DO);
+    assert_int_equal(
+        judge(HEFT__ROLE_SOURCE, P(VERIFY), R(OK), S(SENT), P(FLIP), HEFT__DECISION_COMMIT),
+        HEFT__GATE_DO);
+    assert_int_equal(
+        judge(HEFT__ROLE_SOURCE, P(PREPARE), R(OK), S(PREPARED), P(FLIP), HEFT__DECISION_NONE),
+        HEFT__GATE_REFUSE);
+    assert_int_equal(source(P(STAGE), R(OK), S(SENT), P(VERIFY)), HEFT__GATE_DO);
+}
+
 static void stale_round_refused(void **state)
 {
     (void)state;
@@ -182,6 +226,9 @@ int main(void)
         cmocka_unit_test(flip_after_abort_refused),
         cmocka_unit_test(abort_is_taken_from_anywhere),
         cmocka_unit_test(rounds_open_only_with_some_phases),
+        cmocka_unit_test(stray_future_round_refused),
+        cmocka_unit_test(round_opens_as_abort),
+        cmocka_unit_test(in_place_members_vote_without_staging),
         cmocka_unit_test(stale_round_refused),
         cmocka_unit_test(an_open_round_is_not_left_for_another),
         cmocka_unit_test(release_ends_a_round_whose_resume_failed),

@@ -5,7 +5,7 @@
 
 /* ---- the straight way ---- */
 
-static void commit_takes_every_phase_in_order(void **state)
+static void phase_order_recorded(void **state)
 {
     (void)state;
     table_t table;
@@ -550,7 +550,7 @@ static void restart_waits_for_members_that_have_not_come_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(commit_takes_every_phase_in_order),
+        cmocka_unit_test(phase_order_recorded),
         cmocka_unit_test(record_that_cannot_be_written_means_no_round),
         cmocka_unit_test(cancel_while_begin_is_written_aborts_at_once),
         cmocka_unit_test(new_process_is_named),

@@ -4,7 +4,7 @@
 
 /* ---- the decision ---- */
 
-static void decision_surely_not_written_aborts(void **state)
+static void decision_unwritable_aborts(void **state)
 {
     (void)state;
     table_t table;
@@ -62,7 +62,7 @@ static void decision_that_hangs_is_waited_for(void **state)
     EXPECT_STATE(HEFT__ROUND_ABORTED);
 }
 
-static void left_out_engine_must_have_stopped(void **state)
+static void subset_needs_others_stopped(void **state)
 {
     (void)state;
     table_t table;
@@ -112,7 +112,7 @@ static void left_out_engine_must_have_stopped(void **state)
 
 /* ---- flip ---- */
 
-static void flip_refused_everywhere_is_revoked(void **state)
+static void flip_fails_everywhere_revoked(void **state)
 {
     (void)state;
     table_t table;
@@ -270,7 +270,7 @@ static void member_that_returns_anew_in_flip_is_partial(void **state)
 
 /* ---- resume, release, abort ---- */
 
-static void failed_resume_is_committed_with_a_warning(void **state)
+static void resume_failure_engine_down(void **state)
 {
     (void)state;
     table_t table;
@@ -313,7 +313,7 @@ static void release_failure_warns_and_blocks(void **state)
     EXPECT_ORDER(1, HEFT__PHASE_RELEASE);
 }
 
-static void flip_in_an_aborted_round_is_found(void **state)
+static void late_flip_after_abort_counted(void **state)
 {
     (void)state;
     table_t table;
@@ -334,20 +334,20 @@ static void flip_in_an_aborted_round_is_found(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decision_surely_not_written_aborts),
+        cmocka_unit_test(decision_unwritable_aborts),
         cmocka_unit_test(decision_perhaps_written_only_goes_forward),
         cmocka_unit_test(decision_that_hangs_is_waited_for),
-        cmocka_unit_test(left_out_engine_must_have_stopped),
-        cmocka_unit_test(flip_refused_everywhere_is_revoked),
+        cmocka_unit_test(subset_needs_others_stopped),
+        cmocka_unit_test(flip_fails_everywhere_revoked),
         cmocka_unit_test(revoke_that_cannot_be_written_is_unknown),
         cmocka_unit_test(repeated_refusal_of_the_first_order_is_no_second_one),
         cmocka_unit_test(split_fleet_serves_one_version),
         cmocka_unit_test(unknown_outranks_a_split),
         cmocka_unit_test(silent_member_that_flipped_after_all_commits),
         cmocka_unit_test(member_that_returns_anew_in_flip_is_partial),
-        cmocka_unit_test(failed_resume_is_committed_with_a_warning),
+        cmocka_unit_test(resume_failure_engine_down),
         cmocka_unit_test(release_failure_warns_and_blocks),
-        cmocka_unit_test(flip_in_an_aborted_round_is_found),
+        cmocka_unit_test(late_flip_after_abort_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
