@@ -412,7 +412,7 @@ static void a_chunked_body_is_bounded_too(void **state)
 static heft_coordinator_opts_t hasty(void)
 {
     heft_coordinator_opts_t opts = HEFT_COORDINATOR_OPTS_INIT;
-    opts.request_ms = 300;
+    opts.request_ms = 1000;
     return opts;
 }
 
@@ -433,7 +433,7 @@ static void slow_clients_are_cut_and_nobody_waits_for_them(void **state)
     }
     const int64_t begin = heft__clock_mono_ns();
     free(state_of(e));
-    assert_true(heft__clock_mono_ns() - begin < 2 * SECOND);
+    assert_true(heft__clock_mono_ns() - begin < 10 * SECOND);
     /* a byte now and then does not keep them alive */
     const int64_t until = begin + 20 * SECOND;
     int n_open = N;
@@ -458,7 +458,8 @@ static void slow_clients_are_cut_and_nobody_waits_for_them(void **state)
 static void a_reply_that_is_not_taken_is_cut(void **state)
 {
     (void)state;
-    const heft_coordinator_opts_t opts = hasty();
+    heft_coordinator_opts_t opts = hasty();
+    opts.request_ms = 2500; /* also for what is put first */
     env_t *e = start(&opts);
     /* something large to ask for */
     const size_t n = 15u << 20; /* more than the system's buffers take */
@@ -482,7 +483,7 @@ static void a_reply_that_is_not_taken_is_cut(void **state)
     for (;;) {
         char bytes[65536];
         struct pollfd p = { .fd = fd, .events = POLLIN };
-        const bool is_slow = heft__clock_mono_ns() - begin < 2 * SECOND;
+        const bool is_slow = heft__clock_mono_ns() - begin < 5 * SECOND;
         assert_true(poll(&p, 1, 5000) == 1);
         const ssize_t got = recv(fd, bytes, is_slow ? 1000 : sizeof bytes, 0);
         if (got <= 0) {

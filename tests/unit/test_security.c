@@ -457,7 +457,7 @@ static void half_a_handshake_is_cut(void **state)
     (void)state;
     need_tls();
     heft_coordinator_opts_t opts = secured();
-    opts.request_ms = 300;
+    opts.request_ms = 1000;
     heft_coordinator_t *c = start(&opts);
     heft_client_opts_t client = HEFT_CLIENT_OPTS_INIT;
     client.url = heft_coordinator_get_url(c);
