@@ -31,10 +31,16 @@ static int on_pause(void *arg)
     return 0;
 }
 
+/* What an engine derives here (caches, packed weights) comes from one whole version, this one. */
 static int on_flipped(void *arg, int64_t version)
 {
     pf_engine_t *e = arg;
-    (void)version;
+    bool is_whole = heft_subscriber_get_version(e->sub) == version;
+    for (uint32_t i = 0; i < FM_PARAMS; i++) {
+        is_whole = is_whole && heft_digest(e->params.data[i], e->params.bytes[i]) ==
+                                   heft_subscriber_get_digest(e->sub, i);
+    }
+    atomic_fetch_add(&e->n_torn, !is_whole);
     atomic_fetch_add(&e->n_flipped, 1);
     return take_failure(&e->fail_flipped) ? 1 : 0;
 }

@@ -143,6 +143,9 @@ static void fail_in_flip(heft__loop_fault_t fault, int64_t after, const char *te
         }
     }
     assert_int_equal(n_suspect, 1);
+    assert_int_equal(atomic_load(&fleet.engines[suspect].n_flipped),
+                     1); /* of version 1: nothing is
+                            derived from a mixture */
     assert_int_equal(fleet.engines[suspect].replica, 1);
     assert_int_equal(heft_subscriber_is_serving(fleet.engines[5 - suspect].sub),
                      0); /* its engine */
