@@ -69,12 +69,13 @@ static inline __m128i fold_lane(__m128i v, __m128i k, __m128i next)
     return _mm_xor_si128(_mm_xor_si128(low, high), next);
 }
 
-ALWAYS_INLINE void crc_put(uint8_t *dst, crc_vec_t v, crc_store_t how)
+/* At dst + at; without a store there is no dst to count from. */
+ALWAYS_INLINE void crc_put(uint8_t *dst, int64_t at, crc_vec_t v, crc_store_t how)
 {
     if (how == CRC_STREAM) {
-        c_stream(dst, v);
+        c_stream(dst + at, v);
     } else if (how == CRC_STORE) {
-        c_store(dst, v);
+        c_store(dst + at, v);
     }
 }
 
@@ -107,7 +108,7 @@ ALWAYS_INLINE __m128i fold_blocks(const heft__fold_t *fold, __m128i first, uint8
                 prefetch(src + k * C_BYTES + ahead);
             }
             acc[k] = c_load(src + k * C_BYTES);
-            crc_put(dst + k * C_BYTES, acc[k], how);
+            crc_put(dst, (int64_t)k * C_BYTES, acc[k], how);
         }
         acc[0] = c_xor(acc[0], c_first(first));
         const crc_vec_t by_block = c_widen(fold_pair(fold, C_BLOCK));
@@ -118,7 +119,7 @@ ALWAYS_INLINE __m128i fold_blocks(const heft__fold_t *fold, __m128i first, uint8
                     prefetch(at + ahead);
                 }
                 crc_vec_t next = c_load(at);
-                crc_put(dst + i + k * C_BYTES, next, how);
+                crc_put(dst, i + (int64_t)k * C_BYTES, next, how);
                 acc[k] = c_fold_xor(acc[k], by_block, next);
             }
         }
@@ -129,13 +130,13 @@ ALWAYS_INLINE __m128i fold_blocks(const heft__fold_t *fold, __m128i first, uint8
         }
     } else {
         all = c_load(src);
-        crc_put(dst, all, how);
+        crc_put(dst, 0, all, how);
         all = c_xor(all, c_first(first));
     }
     const crc_vec_t by_vector = c_widen(fold_pair(fold, C_BYTES));
     for (; i + C_BYTES <= n; i += C_BYTES) {
         crc_vec_t next = c_load(src + i);
-        crc_put(dst + i, next, how);
+        crc_put(dst, i, next, how);
         all = c_fold_xor(all, by_vector, next);
     }
     *done = i;
