@@ -380,6 +380,8 @@ static heft_status_t run_sliced(conversion_t *c, const heft__window_t *window,
         return run_slice(c, window, piece, member, err);
     }
     int64_t n = heft__max_i64(room / step_bytes, 1);
+    int64_t n_slices = (piece->extent[dim] + n - 1) / n;
+    n = (piece->extent[dim] + n_slices - 1) / n_slices; /* no sliver at the end: it reads as much */
     heft_status_t status = HEFT_OK;
     for (int64_t i = 0; status == HEFT_OK && i < piece->extent[dim]; i += n) {
         heft_piece_src_t srcs[HEFT_MAX_SOURCES];

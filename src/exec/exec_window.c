@@ -8,7 +8,9 @@
  */
 #include "exec/exec_impl.h"
 
-#define MIN_UNIT_BYTES (INT64_C(64) << 10)
+#define MIN_UNIT_BYTES \
+    INT64_C(1024)        /* written: a unit may read a page for each few bytes of them */
+#define MAX_UNITS 65536u /* of one batch */
 #define WRITE_GRANULE INT64_C(16384) /* the system may map a few pages with the one written */
 #define READ_GRANULE INT64_C(65536)  /* pages around one that is read are mapped with it */
 
@@ -194,7 +196,7 @@ static heft_status_t cut_batch(const heft_exec_t *exec, heft__batch_t *batch, in
     heft_status_t status = price_batch(exec, batch, err);
     bool is_fill = exec->infos[batch->job_begin].is_fill;
     while (status == HEFT_OK && batch->part_cost > max_cost && !is_fill &&
-           batch->bytes / batch->n_parts > 2 * MIN_UNIT_BYTES) {
+           batch->n_parts < MAX_UNITS && batch->bytes / batch->n_parts > 2 * MIN_UNIT_BYTES) {
         batch->n_parts *= 2;
         status = price_batch(exec, batch, err);
     }
