@@ -43,6 +43,8 @@ static const struct {
     { "pad.size", NULL, ATTR_SIZE, true },
     { "pad.tp", NULL, ATTR_COUNT, false },
     { "qkv.f", NULL, ATTR_COUNT, true },
+    { "qkv.heads", NULL, ATTR_COUNT, false },
+    { "qkv.kv_heads", NULL, ATTR_COUNT, false },
     { "qkv.t", NULL, ATTR_COUNT, true },
     { "repeat.axis", NULL, ATTR_AXIS, true },
     { "repeat.factor", NULL, ATTR_COUNT, true },
@@ -339,6 +341,30 @@ static heft_status_t check_pad(const group_t *g)
     return HEFT_OK;
 }
 
+/* A head is never split between groups, as far as it is said how many heads there are. */
+static heft_status_t check_qkv(const group_t *g)
+{
+    int64_t t = number_in(g, "qkv.t");
+    int64_t f = number_in(g, "qkv.f");
+    int64_t heads = number_in(g, "qkv.heads");
+    int64_t kv_heads = number_in(g, "qkv.kv_heads");
+    int64_t copies;
+    if (t == ABSENT) {
+        return HEFT_OK;
+    }
+    if (heads != ABSENT && heads % t != 0) {
+        return REFUSE(g, "tensor \"%.100s\": qkv.t = %lld groups would split %lld query heads",
+                      g->t->name, (long long)t, (long long)heads);
+    }
+    if (kv_heads != ABSENT && (!heft__mul(kv_heads, f, &copies) || copies % t != 0)) {
+        return REFUSE(g,
+                      "tensor \"%.100s\": qkv.t = %lld groups would split %lld key/value heads, "
+                      "qkv.f = %lld times each",
+                      g->t->name, (long long)t, (long long)kv_heads, (long long)f);
+    }
+    return HEFT_OK;
+}
+
 static heft_status_t check_divides(const group_t *g, const char *axis_key, const char *count_key)
 {
     int64_t axis = number_in(g, axis_key);
@@ -360,6 +386,9 @@ static heft_status_t check_group(const group_t *g, bool is_strict)
     }
     if (status == HEFT_OK) {
         status = check_pad(g);
+    }
+    if (status == HEFT_OK) {
+        status = check_qkv(g);
     }
     if (status == HEFT_OK) {
         status = check_divides(g, "repeat.axis", "repeat.factor");

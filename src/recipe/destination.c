@@ -276,10 +276,16 @@ static heft_status_t not_stated(const heft__compile_t *c, const heft__param_t *p
                 param->name, key, there);
 }
 
+/* Numbers from which others follow: compared where both sides give them. */
+static bool is_given_by_both(const char *key)
+{
+    return strcmp(key, "qkv.heads") == 0 || strcmp(key, "qkv.kv_heads") == 0;
+}
+
 /* Where an engine cuts a parameter is its own business, unless the recipe says something of it. */
 static bool is_compared(const heft_manifest_t *here, uint32_t i, const char *key)
 {
-    return is_layout(key) &&
+    return is_layout(key) && !is_given_by_both(key) &&
            (strncmp(key, "cut.", 4) != 0 || heft_manifest_get_tensor_attr(here, i, key) != NULL);
 }
 
@@ -298,8 +304,8 @@ static bool check_layout(heft__compile_t *c, const heft__param_t *param,
          heft_manifest_query_tensor_attr(c->manifest, here, k, &key, &value, NULL) == HEFT_OK;
          k++) {
         const char *other = heft_manifest_get_tensor_attr(destination, there, key);
-        if ((other == NULL || strcmp(other, value) != 0) &&
-            !heft__compile_take(c, layouts_differ(c, param, key, value, other))) {
+        bool is_equal = other != NULL ? strcmp(other, value) == 0 : is_given_by_both(key);
+        if (!is_equal && !heft__compile_take(c, layouts_differ(c, param, key, value, other))) {
             return false;
         }
     }

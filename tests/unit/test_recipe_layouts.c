@@ -103,6 +103,15 @@ static void layouts_of_both_sides_must_be_equal(void **state)
         { { { "moe.wi", "cut.axis", "1" }, { "moe.wi", "cut.parts", "2" } },
           "let layout = \"per_shard\", n = 2\n",
           NULL },
+        { { { "norm", "qkv.t", "2" }, { "norm", "qkv.f", "1" } },
+          "let layout = \"per_shard\", n = 2\nattr \"norm\" qkv.t = 2, qkv.f = 1, qkv.heads = 4\n",
+          NULL },
+        { { { "norm", "qkv.t", "2" }, { "norm", "qkv.f", "1" } },
+          "let layout = \"per_shard\", n = 2\nattr \"norm\" qkv.t = 1, qkv.f = 1, qkv.heads = 4\n",
+          "parameter \"norm\": qkv.t is 1 here, 2 in the destination" },
+        { { { "norm", "qkv.t", "2" }, { "norm", "qkv.f", "1" } },
+          "let layout = \"per_shard\", n = 2\nattr \"norm\" qkv.t = 2, qkv.f = 1, qkv.heads = 5\n",
+          "tensor \"norm\": qkv.t = 2 groups would split 5 query heads" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         heft_error_t err = HEFT_ERROR_INIT;

@@ -74,6 +74,13 @@ static void attributes_must_fit_the_tensor(void **state)
         { 16, "repeat.axis=1 repeat.factor=3", HEFT_ERR_SHAPE, "repeat.factor is 3" },
         { 16, "qkv.t=2 qkv.f=1", HEFT_OK, "" },
         { 16, "qkv.t=2", HEFT_ERR_ARGUMENT, "qkv.f is missing" },
+        { 16, "qkv.t=2 qkv.f=1 qkv.heads=4 qkv.kv_heads=2", HEFT_OK, "" },
+        { 16, "qkv.t=4 qkv.f=2 qkv.heads=4 qkv.kv_heads=2", HEFT_OK, "" },
+        { 16, "qkv.t=4 qkv.f=1 qkv.heads=4 qkv.kv_heads=2", HEFT_ERR_SHAPE,
+          "qkv.t = 4 groups would split 2 key/value heads, qkv.f = 1 times each" },
+        { 16, "qkv.t=3 qkv.f=3 qkv.heads=4 qkv.kv_heads=2", HEFT_ERR_SHAPE,
+          "qkv.t = 3 groups would split 4 query heads" },
+        { 16, "qkv.t=2 qkv.f=9223372036854775807 qkv.kv_heads=2", HEFT_ERR_SHAPE, "would split" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         heft_error_t err = HEFT_ERROR_INIT;
