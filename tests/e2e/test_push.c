@@ -630,6 +630,85 @@ static void engines_of_two_recipes_are_fed_in_one_round(void **state)
     pf_stop(&fleet);
 }
 
+/* The source's tensors, each said to be fused, the first of them in the order `half`. */
+static heft_manifest_t *fused_manifest(const fm_side_t *copy, const char *half)
+{
+    static const char *const layout[][2] = { { "fused.axis", "0" },
+                                             { "fused.shards", "1" },
+                                             { "fused.layout", "concat" },
+                                             { "fused.half", "gate_up" } };
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_manifest_t *manifest = NULL;
+    EXPECT_STATUS(heft_manifest_create("destination", &manifest, &err), HEFT_OK);
+    for (uint32_t i = 0; i < copy->n; i++) {
+        heft_tensor_info_t info;
+        EXPECT_STATUS(heft_manifest_query(copy->manifest, i, &info, &err), HEFT_OK);
+        EXPECT_STATUS(heft_manifest_add(manifest, info.name, info.dtype, &info.shape, &err),
+                      HEFT_OK);
+        for (int k = 0; k < 4; k++) {
+            EXPECT_STATUS(heft_manifest_set_tensor_attr(manifest, info.name, layout[k][0],
+                                                        i == 0 && k == 3 ? half : layout[k][1],
+                                                        &err),
+                          HEFT_OK);
+        }
+    }
+    EXPECT_STATUS(heft_manifest_finish(manifest, &err), HEFT_OK);
+    return manifest;
+}
+
+/* An engine that keeps the halves of a parameter in another order than the recipe makes: names,
+ * shapes and dtypes fit, the bytes would be wrong. */
+static void layouts_that_differ_are_refused_before_anything_moves(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    heft_recipe_t *recipe = NULL;
+    heft_bindings_t *bindings = NULL;
+    static const char text[] = "\"{rest*}\" [...] -> \"{rest*}\" [...]\n"
+                               "attr \"*\" fused.axis = 0, fused.shards = 1, fused.layout = "
+                               "\"concat\", fused.half = \"gate_up\"\n";
+    fm_side_t copy;
+    pf_start(&fleet, &small);
+    push_ok(&fleet, 1, &result);
+    fm_source_init(&fleet.model, &copy);
+    EXPECT_STATUS(heft_recipe_parse("fused", text, sizeof text - 1, &recipe, &err), HEFT_OK);
+    EXPECT_STATUS(heft_bindings_create(&bindings, &err), HEFT_OK);
+    for (int is_equal = 0; is_equal < 2; is_equal++) {
+        poller_t poller = { .sub = NULL };
+        pthread_t thread;
+        heft_manifest_t *manifest = fused_manifest(&copy, is_equal ? "gate_up" : "up_gate");
+        heft_subscriber_opts_t opts = HEFT_SUBSCRIBER_OPTS_INIT;
+        opts.url = heft_coordinator_get_url(fleet.coordinator);
+        opts.replica = 5;
+        EXPECT_STATUS(
+            heft_subscriber_create(&opts, recipe, bindings, manifest, copy.data, &poller.sub, &err),
+            HEFT_OK);
+        assert_int_equal(pthread_create(&thread, NULL, poll_until_stopped, &poller), 0);
+        if (is_equal) {
+            push_ok(&fleet, 3, &result);
+            assert_int_equal(result.n_destinations, 5);
+        } else {
+            EXPECT_STATUS(pf_push(&fleet, 2, &result, &err), HEFT_ERR_SHAPE);
+            EXPECT_MESSAGE("fused.half is gate_up here, up_gate in the destination");
+            assert_string_equal(result.state, "aborted");
+            assert_int_equal(heft_subscriber_get_version(fleet.engines[0].sub), 1);
+            assert_int_equal(atomic_load(&fleet.engines[0].n_paused), 1);
+            assert_true(fm_params_equal(&fleet.model, &fleet.engines[0].params, 0, 1));
+        }
+        atomic_store(&poller.stop, true);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        heft_subscriber_destroy(poller.sub);
+        heft_manifest_destroy(manifest);
+    }
+    pf_expect_untorn(&fleet, false);
+    heft_bindings_destroy(bindings);
+    heft_recipe_destroy(recipe);
+    fm_side_fini(&copy);
+    pf_stop(&fleet);
+}
+
 /* ---- loop: puts, and what happens to them ---- */
 
 static void start_loop(pf_fleet_t *fleet, bool direct, uint32_t deadline_ms)
@@ -831,6 +910,7 @@ int main(void)
         cmocka_unit_test(two_sources_are_refused_before_pause),
         cmocka_unit_test(untouched_parameters_keep_their_bytes),
         cmocka_unit_test(engines_of_two_recipes_are_fed_in_one_round),
+        cmocka_unit_test(layouts_that_differ_are_refused_before_anything_moves),
         cmocka_unit_test(puts_give_the_same_bytes),
         cmocka_unit_test(stage_failure_keeps_n),
         cmocka_unit_test(chunk_corrupt_resent),
