@@ -13,17 +13,20 @@
 
 /* ---- texts ---- */
 
-/* Bytes of the UTF-8 sequence at p, or 0. */
-static size_t utf8_length(const unsigned char *p)
+size_t heft__utf8_length(const char *text, size_t left)
 {
     static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-    if (p[0] < 0x80) {
-        return 1;
+    const unsigned char *p = (const unsigned char *)text;
+    if (left == 0 || p[0] < 0x80) {
+        return left > 0 ? 1 : 0;
     }
     size_t n = p[0] >= 0xf0 && p[0] < 0xf8   ? 4
                : p[0] >= 0xe0 && p[0] < 0xf0 ? 3
                : p[0] >= 0xc0 && p[0] < 0xe0 ? 2
                                              : 0;
+    if (n == 0 || n > left) {
+        return 0;
+    }
     uint32_t code = n == 4 ? p[0] & 7u : n == 3 ? p[0] & 15u : p[0] & 31u;
     for (size_t i = 1; i < n; i++) {
         if ((p[i] & 0xc0) != 0x80) {
@@ -31,20 +34,19 @@ static size_t utf8_length(const unsigned char *p)
         }
         code = code << 6 | (p[i] & 0x3fu);
     }
-    bool is_valid =
-        n != 0 && code >= least[n] && code <= 0x10ffff && !(code >= 0xd800 && code <= 0xdfff);
+    bool is_valid = code >= least[n] && code <= 0x10ffff && !(code >= 0xd800 && code <= 0xdfff);
     return is_valid ? n : 0;
 }
 
 bool heft__text_is_clean(const char *text)
 {
-    const unsigned char *p = (const unsigned char *)text;
-    while (*p != '\0') {
-        size_t n = utf8_length(p);
-        if (n == 0 || *p < 0x20 || *p == 0x7f) {
+    const char *end = text + strlen(text);
+    while (text < end) {
+        size_t n = heft__utf8_length(text, (size_t)(end - text));
+        if (n == 0 || (unsigned char)*text < 0x20 || *text == 0x7f) {
             return false;
         }
-        p += n;
+        text += n;
     }
     return true;
 }

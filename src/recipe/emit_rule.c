@@ -137,7 +137,11 @@ heft_status_t heft__emit_temp(heft__emitter_t *e, const int32_t *order, uint32_t
     for (uint32_t i = n; i > 0; i--) {
         temp.stride[order[i - 1]] = count;
         if (!heft__mul(count, e->m->extent[order[i - 1]], &count)) {
-            return FAIL(e, e->rule->pos, HEFT_ERR_OVERFLOW, "\"%s\" padded overflows", e->m->name);
+            return FAIL(
+                e, e->rule->pos, HEFT_ERR_OVERFLOW,
+                "\"%s\": padded, it has more than 2^63 elements (an axis of %lld times %lld)",
+                e->m->name, (long long)e->m->extent[order[i - 1]],
+                (long long)temp.stride[order[i - 1]]);
         }
     }
     heft_shape_t shape = { .rank = 1, .extent = { count } };
@@ -360,7 +364,8 @@ static heft_status_t init_kernel(heft__emitter_t *e, heft__name_t *const *source
     }
     heft_status_t status = heft__eval_real(&c->env, e->rule->args[0], &e->imm, c->err);
     if (status == HEFT_OK && e->imm == 0 && e->kernel->code != HEFT_OP_ADD_IMM) {
-        status = FAIL(e, e->rule->kernel_pos, HEFT_ERR_ARGUMENT, "%s(0)", e->rule->kernel);
+        status = FAIL(e, e->rule->kernel_pos, HEFT_ERR_ARGUMENT,
+                      "%s(0): an argument that is not zero wanted", e->rule->kernel);
     }
     return status;
 }

@@ -35,12 +35,37 @@ static bool is_number(const heft__value_t *value)
     return value->kind == VALUE_INT || value->kind == VALUE_REAL;
 }
 
+/* " of config.KEY" or " of `let NAME`": what the reader of a message must change. */
+static const char *origin(const heft__env_t *env, const heft__expr_t *expr, char out[96])
+{
+    const char *let = NULL;
+    if (expr->kind == EXPR_LET) {
+        let = env->recipe->lets[expr->index].name;
+        const heft__expr_t *value = env->recipe->lets[expr->index].value;
+        bool is_bound = heft__bindings_find(env->bindings, let) != NULL;
+        expr = value != NULL && !is_bound ? value : expr;
+    }
+    if (expr->kind == EXPR_BINARY && expr->op == OP_OR && heft__expr_is_key(expr->left)) {
+        expr = expr->left; /* its default would be of the right kind */
+    }
+    out[0] = '\0';
+    if (expr->kind == EXPR_CONFIG || expr->kind == EXPR_ENV) {
+        (void)snprintf(out, 96, " of %s.%.80s", expr->kind == EXPR_ENV ? "env" : "config",
+                       expr->text);
+    } else if (let != NULL) {
+        (void)snprintf(out, 96, " of `let %.80s`", let);
+    }
+    return out;
+}
+
 heft_status_t heft__wrong_kind(const heft__env_t *env, const heft__expr_t *expr, const char *wanted,
                                const heft__value_t *got, heft_error_t *err)
 {
     char text[64];
-    return FAIL(env, expr, HEFT_ERR_ARGUMENT, "%s wanted, got the %s %s", wanted,
-                heft__value_kind_name(got->kind), heft__value_text(got, text));
+    char from[96];
+    return FAIL(env, expr, HEFT_ERR_ARGUMENT, "%s wanted, got the %s %s%s", wanted,
+                heft__value_kind_name(got->kind), heft__value_text(got, text),
+                origin(env, expr, from));
 }
 
 /* ---- configuration and destination ---- */
@@ -206,8 +231,11 @@ static heft_status_t compare_equal(const heft__env_t *env, const heft__expr_t *e
         equal = a->kind == VALUE_INT && b->kind == VALUE_INT ? a->integer == b->integer
                                                              : real_of(a) == real_of(b);
     } else if (a->kind != b->kind) {
-        return FAIL(env, expr, HEFT_ERR_ARGUMENT, "a %s is compared with a %s",
-                    heft__value_kind_name(a->kind), heft__value_kind_name(b->kind));
+        char left[64];
+        char right[64];
+        return FAIL(env, expr, HEFT_ERR_ARGUMENT, "the %s %s is compared with the %s %s",
+                    heft__value_kind_name(a->kind), heft__value_text(a, left),
+                    heft__value_kind_name(b->kind), heft__value_text(b, right));
     } else if (a->kind == VALUE_LIST) {
         return heft__wrong_kind(env, expr, "a value that can be compared", a, err);
     } else if (a->kind == VALUE_WORD) {
@@ -306,7 +334,8 @@ static heft_status_t eval_arithmetic(const heft__env_t *env, const heft__expr_t 
     char left[64];
     char right[64];
     if (!is_number(a) || !is_number(b)) {
-        return heft__wrong_kind(env, expr, "a number", is_number(a) ? b : a, err);
+        const heft__expr_t *side = is_number(a) ? expr->right : expr->left;
+        return heft__wrong_kind(env, side, "a number", is_number(a) ? b : a, err);
     }
     if (expr->op >= OP_LT && expr->op <= OP_GE) {
         *out = bool_value(compare_order(expr->op, a, b));
@@ -368,7 +397,7 @@ static heft_status_t eval_unary(const heft__env_t *env, const heft__expr_t *expr
         return HEFT_OK;
     }
     if (value.kind != VALUE_INT) {
-        return heft__wrong_kind(env, expr, "a number", &value, err);
+        return heft__wrong_kind(env, expr->left, "a number", &value, err);
     }
     *out = int_value(0);
     return heft__sub(0, value.integer, &out->integer)

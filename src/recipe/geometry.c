@@ -503,7 +503,10 @@ static heft_status_t target_shape(heft__match_t *m, const heft__axes_t *axes, he
         shape->extent[shape->rank++] = whole;
     }
     int64_t count = 0;
-    return heft_shape_count(shape, &count, m->err);
+    return heft_shape_count(shape, &count, NULL) == HEFT_OK
+               ? HEFT_OK
+               : FAIL(m, axes->pos, HEFT_ERR_OVERFLOW,
+                      "\"%s\": these axes make more than 2^63 elements", m->name);
 }
 
 heft_status_t heft__place_init(heft__match_t *m, const heft__rule_target_t *target,

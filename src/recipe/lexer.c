@@ -6,6 +6,7 @@
  * that wants more (a comma, an arrow, an operator), not before a word that continues a rule
  * (`where`, `for`, `when`, `->`, ...). The parser therefore never looks at lines.
  */
+#include "format/format.h"
 #include "recipe/syntax.h"
 
 #include <errno.h>
@@ -109,14 +110,25 @@ static void skip_blank(lexer_t *lx)
     }
 }
 
-static size_t run_length(const lexer_t *lx, bool with_letters)
+static size_t run_length_at(const lexer_t *lx, size_t from, bool with_letters)
 {
-    size_t n = 0;
+    size_t n = from;
     while (lx->at + n < lx->end &&
            (is_digit(lx->at[n]) || (with_letters && is_letter(lx->at[n])))) {
         n++;
     }
-    return n;
+    return n - from;
+}
+
+static size_t run_length(const lexer_t *lx, bool with_letters)
+{
+    return run_length_at(lx, 0, with_letters);
+}
+
+/* Bytes of the UTF-8 character at p, or 0. */
+static size_t character(const lexer_t *lx, const char *p)
+{
+    return heft__utf8_length(p, (size_t)(lx->end - p));
 }
 
 static heft_status_t lex_number(lexer_t *lx, heft__token_t *token)
@@ -132,9 +144,11 @@ static heft_status_t lex_number(lexer_t *lx, heft__token_t *token)
     }
     token->text = (heft__span_t){ lx->at, n };
     char digits[64];
+    size_t all = n + run_length_at(lx, n, true);
     if (n >= sizeof digits || (lx->at + n < lx->end && is_letter(lx->at[n]))) {
         return heft__recipe_error(lx->recipe, token->pos, HEFT_ERR_SYNTAX, lx->err,
-                                  "malformed number \"%.*s...\"", (int)(n < 20 ? n : 20), lx->at);
+                                  "malformed number \"%.*s\"", (int)heft__min_i64((int64_t)all, 40),
+                                  lx->at);
     }
     memcpy(digits, lx->at, n);
     digits[n] = '\0';
@@ -154,8 +168,15 @@ static heft_status_t lex_number(lexer_t *lx, heft__token_t *token)
 static heft_status_t lex_string(lexer_t *lx, heft__token_t *token)
 {
     const char *p = lx->at + 1;
-    while (p < lx->end && *p != '"' && *p != '\n' && *p != '\0') {
-        p++;
+    while (p < lx->end && *p != '"' && *p != '\n' && *p != '\r') {
+        unsigned char c = (unsigned char)*p;
+        size_t n = character(lx, p);
+        if (n == 0 || c < ' ' || c == 0x7f) {
+            return heft__recipe_error(lx->recipe, token->pos, HEFT_ERR_SYNTAX, lx->err,
+                                      "text with the byte 0x%02x, %s", c,
+                                      n == 0 ? "which is no UTF-8" : "a control character");
+        }
+        p += n;
     }
     if (p == lx->end || *p != '"') {
         return heft__recipe_error(lx->recipe, token->pos, HEFT_ERR_SYNTAX, lx->err,
@@ -199,6 +220,18 @@ static heft_status_t lex_mark(lexer_t *lx, heft__token_t *token)
         return heft__recipe_error(lx->recipe, token->pos, HEFT_ERR_SYNTAX, lx->err,
                                   "stray character '%c'", c);
     }
+    static const char mark[] = "\xef\xbb\xbf";
+    size_t n = character(lx, lx->at);
+    if (n == 3 && memcmp(lx->at, mark, 3) == 0) {
+        return heft__recipe_error(lx->recipe, token->pos, HEFT_ERR_SYNTAX, lx->err,
+                                  "a byte order mark: save the file as UTF-8 without one");
+    }
+    if (n > 1) {
+        return heft__recipe_error(lx->recipe, token->pos, HEFT_ERR_SYNTAX, lx->err,
+                                  "stray character %.*s outside text and comments (text stands in "
+                                  "plain double quotes, axes are plain letters)",
+                                  (int)n, lx->at);
+    }
     return heft__recipe_error(lx->recipe, token->pos, HEFT_ERR_SYNTAX, lx->err,
                               "stray byte 0x%02x outside text and comments", c);
 }
@@ -211,7 +244,8 @@ static heft_status_t skip_bad(lexer_t *lx, heft__token_t *token, heft_status_t s
         !heft__faults_take(lx->faults, status, lx->err != NULL ? lx->err : &none)) {
         return status;
     }
-    size_t n = 1;
+    size_t n = character(lx, lx->at);
+    n = n > 0 ? n : 1;
     if (*lx->at == '"' || *lx->at == '\'') {
         while (lx->at + n < lx->end && lx->at[n] != '\n' && lx->at[n] != *lx->at) {
             n++;

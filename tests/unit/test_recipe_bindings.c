@@ -30,6 +30,45 @@ static void lets_are_overridden_and_checked(void **state)
                "`let tp` is bound to the word \"many\"; its default is of the kind \"integer\"");
 }
 
+/* A value of the wrong type is named by its key, or by its let, wherever it is used. */
+static void a_wrong_type_is_named_by_its_key(void **state)
+{
+    rb_t *b = *state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    static const struct {
+        const char *text, *part;
+    } cases[] = {
+        { "let on = config.moe_prefused\n\"x\" [a] -> \"y\" [a] when on",
+          "true or false wanted, got the word \"yes\" of config.moe_prefused" },
+        { "let on = config.moe_prefused or true\n\"x\" [a] -> \"y\" [a] when not on",
+          "true or false wanted, got the word \"yes\" of config.moe_prefused" },
+        { "\"x\" [a:{config.n}] -> \"y\" [a]",
+          "an integer wanted, got the decimal number 4 of config.n" },
+        { "let n = config.n\n\"x\" [a:n] -> \"y\" [a]",
+          "an integer wanted, got the decimal number 4 of config.n" },
+        { "let n = config.deep.n or 1, m = 2 * n\n\"x\" [a:m] -> \"y\" [a]",
+          "a number wanted, got the word \"4\" of config.deep.n" },
+        { "let n = env.N\n\"x\" [a] -> \"y\" [a] when n",
+          "true or false wanted, got the integer 7 of env.N" },
+        { "let n\n\"x\" [a:n] -> \"y\" [a]",
+          "an integer wanted, got the word \"four\" of `let n`" },
+        { "let n = -config.moe_prefused\n\"x\" [a] -> \"y\" [a]",
+          "a number wanted, got the word \"yes\" of config.moe_prefused" },
+        { "let n = config.moe_prefused == true\n\"x\" [a] -> \"y\" [a]",
+          "the word \"yes\" is compared with the truth value true" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        rb_clear(b);
+        rb_source(b, "x", F32, "4", NULL);
+        rb_config(b, "{\"moe_prefused\": \"yes\", \"n\": 4.0, \"deep\": {\"n\": \"4\"}}");
+        EXPECT_STATUS(heft_bindings_set_env(b->bindings, "N", "7", &err), HEFT_OK);
+        if (strncmp(cases[i].text, "let n\n", 6) == 0) {
+            rb_set(b, "n", "four");
+        }
+        rb_refuses(b, cases[i].text, 0, HEFT_ERR_ARGUMENT, cases[i].part);
+    }
+}
+
 static void a_binding_that_nothing_declares_is_refused(void **state)
 {
     rb_t *b = *state;
@@ -208,6 +247,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
 #define T(f) cmocka_unit_test_setup_teardown(f, rb_setup, rb_teardown)
         T(lets_are_overridden_and_checked),
+        T(a_wrong_type_is_named_by_its_key),
         T(a_binding_that_nothing_declares_is_refused),
         T(values_have_a_form),
         T(ranks_are_counted_without_a_source),
