@@ -122,15 +122,15 @@ heft_status_t heft__exec_build_pieces(const heft_plan_t *plan, const heft_exec_t
                                       heft_exec_t **exec_out, heft_error_t *err);
 /* A bound on the pages that a run over mapped files touches between two calls of `between`, which
  * drops them. One unit of work is always done at once. */
-typedef struct heft__window {
+typedef struct heft__exec_window {
     int64_t max_bytes;
     heft_status_t (*between)(void *arg, heft_error_t *err);
     void *arg;
-} heft__window_t;
+} heft__exec_window_t;
 
 /* *fits_out: false where one unit alone touches more than that. */
-heft_status_t heft__exec_set_window(heft_exec_t *exec, const heft__window_t *window, bool *fits_out,
-                                    heft_error_t *err);
+heft_status_t heft__exec_set_window(heft_exec_t *exec, const heft__exec_window_t *window,
+                                    bool *fits_out, heft_error_t *err);
 
 /* Destination bytes of one run, constants included. */
 int64_t heft__exec_get_n_bytes(const heft_exec_t *exec);

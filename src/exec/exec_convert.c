@@ -333,7 +333,7 @@ static heft_status_t run_prepared(conversion_t *c, heft_exec_t *exec, heft_error
 
 /* ---- slices: what touches more pages in one unit than the bound allows ---- */
 
-static heft_status_t run_slice(conversion_t *c, const heft__window_t *window,
+static heft_status_t run_slice(conversion_t *c, const heft__exec_window_t *window,
                                const heft_piece_t *slice, heft_plan_member_t member,
                                heft_error_t *err)
 {
@@ -370,7 +370,7 @@ static heft_piece_t narrow_piece(const heft_piece_t *piece, heft_piece_src_t *sr
 
 /* Dimensions are ordered by destination stride: a slice of the outermost one is a stretch of the
  * parameter. Stretches of an eighth of the window leave room for what they read. */
-static heft_status_t run_sliced(conversion_t *c, const heft__window_t *window,
+static heft_status_t run_sliced(conversion_t *c, const heft__exec_window_t *window,
                                 const heft_piece_t *piece, int dim, heft_plan_member_t member,
                                 int64_t elem_bytes, heft_error_t *err)
 {
@@ -393,7 +393,7 @@ static heft_status_t run_sliced(conversion_t *c, const heft__window_t *window,
     return status;
 }
 
-static heft_status_t run_turn_sliced(conversion_t *c, const heft__window_t *window,
+static heft_status_t run_turn_sliced(conversion_t *c, const heft__exec_window_t *window,
                                      heft_error_t *err)
 {
     heft_status_t status = HEFT_OK;
@@ -426,9 +426,9 @@ static bool has_checks(const conversion_t *c)
 
 static heft_status_t run_exec(conversion_t *c, heft_error_t *err)
 {
-    const heft__window_t window = { .max_bytes = c->opts.memory_bytes / 2,
-                                    .between = end_window,
-                                    .arg = c };
+    const heft__exec_window_t window = { .max_bytes = c->opts.memory_bytes / 2,
+                                         .between = end_window,
+                                         .arg = c };
     heft_exec_t *exec = NULL;
     bool fits = false;
     heft_status_t status = heft__exec_build(c->plan, c->targets, c->info.n_ranks, c->turn,

@@ -106,8 +106,8 @@ struct heft_exec {
     size_t n_acc;
     uint64_t *scratch; /* n_threads times max_batch_jobs */
     size_t max_batch_jobs;
-    heft__window_t window; /* between is NULL: none */
-    uint64_t unit_end;     /* of the window at hand */
+    heft__exec_window_t window; /* between is NULL: none */
+    uint64_t unit_end;          /* of the window at hand */
     _Atomic uint64_t next_unit;
     _Atomic int64_t done_bytes;
     atomic_bool cancel;

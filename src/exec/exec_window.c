@@ -203,8 +203,8 @@ static heft_status_t cut_batch(const heft_exec_t *exec, heft__batch_t *batch, in
     return status;
 }
 
-heft_status_t heft__exec_set_window(heft_exec_t *exec, const heft__window_t *window, bool *fits_out,
-                                    heft_error_t *err)
+heft_status_t heft__exec_set_window(heft_exec_t *exec, const heft__exec_window_t *window,
+                                    bool *fits_out, heft_error_t *err)
 {
     heft_status_t status = HEFT_OK;
     bool fits = true;

@@ -61,7 +61,9 @@ static void run_case(uint64_t *rng)
     heft_exec_t *exec = NULL;
     EXPECT_STATUS(heft_exec_create(c.plan, targets.t, targets.n, &exec_opts, &exec, &err), HEFT_OK);
     uint64_t n_windows = 0;
-    const heft__window_t window = { .max_bytes = 1, .between = count_window, .arg = &n_windows };
+    const heft__exec_window_t window = { .max_bytes = 1,
+                                         .between = count_window,
+                                         .arg = &n_windows };
     bool fits = true;
     if (heft_test_random_in(rng, 0, 1) > 0) { /* unit by unit */
         EXPECT_STATUS(heft__exec_set_window(exec, &window, &fits, &err), HEFT_OK);
