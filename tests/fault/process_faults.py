@@ -115,8 +115,8 @@ class Fleet:
         if child.poll() is not None:
             return False
         child.send_signal(action)
-        if action == signal.SIGTERM:
-            self.ending.append(child)
+        if action != signal.SIGSTOP:
+            self.ending.append(child)  # a large process takes a while to die, also when it is killed
         if action == signal.SIGSTOP:
             wake = time.monotonic() + (seconds or self.rng.choice((0.2, 1.0, 3.0, 7.0)))
             self.stopped.append((wake, child))
@@ -145,10 +145,11 @@ class Fleet:
         end = time.monotonic() + SETTLE_S
         while time.monotonic() < end:
             self.wake(time.monotonic())
+            # in this order: one that dies after restart_dead has looked is not taken for a live one
+            self.ending = [child for child in self.ending if child.poll() is None]
             self.restart_dead()
             status = self.status()
             registered = all(any('"registered"' in line for line in list(p.lines)) for p in self.ranks.values())
-            self.ending = [child for child in self.ending if child.poll() is None]
             if status is not None and registered and not self.stopped and not self.ending:
                 heard = [m for m in status["members"] if m["role"] == "destination" and m["contact"] == "ok"]
                 if status["state"] in ("idle", "unknown", "partially_committed") and len(heard) == TP:

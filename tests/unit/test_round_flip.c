@@ -313,6 +313,55 @@ static void release_failure_warns_and_blocks(void **state)
     EXPECT_ORDER(1, HEFT__PHASE_RELEASE);
 }
 
+/* Its process dies after the decision, and another takes its place: the round does not wait for
+ * what the dead one was told, and nothing of that one is held against the new one. */
+static void killed_after_the_commit_joins_late(void **state)
+{
+    (void)state;
+    for (int in_release = 0; in_release < 2; in_release++) {
+        table_t table;
+        table_t *t = &table;
+        heft_error_t err = HEFT_ERROR_INIT;
+        set_table(t, 3);
+        to_flip(t, 3);
+        flip_ok(t, 1);
+        flip_ok(t, 2);
+        t->serving[1] = t->serving[2] = true;
+        ok(t, 1, HEFT__PHASE_RESUME, HEFT__STATE_IDLE);
+        if (in_release) {
+            ok(t, 2, HEFT__PHASE_RESUME, HEFT__STATE_IDLE);
+            ok(t, 1, HEFT__PHASE_RELEASE, HEFT__STATE_IDLE);
+        }
+        assert_int_equal(t->round.phase, in_release ? HEFT__PHASE_RELEASE : HEFT__PHASE_RESUME);
+        t->now += 29 * S; /* nearly the contact time: the old process has been silent so long */
+        seat(t, 2, true);
+        t->live[2] = 0;
+        t->serving[2] = false;
+        EXPECT_ORDER(2, HEFT__PHASE_NONE);
+        ok(t, 0, HEFT__PHASE_RELEASE, HEFT__STATE_IDLE);
+        if (!in_release) {
+            ok(t, 1, HEFT__PHASE_RELEASE, HEFT__STATE_IDLE);
+        }
+        EXPECT_STATE(HEFT__ROUND_IDLE);
+        assert_int_equal(t->round.outcome, HEFT__ROUND_COMMITTED);
+        assert_false(t->members[2].excluded);
+        assert_int_equal(t->members[2].poison, HEFT__POISON_NONE);
+        t->now += 29 * S; /* of the new one's own time */
+        for (uint32_t i = 0; i < 2; i++) {
+            say(t, i, HEFT__PHASE_NONE, HEFT__RESULT_NONE, HEFT__STATE_IDLE);
+        }
+        EXPECT_STATUS(begin(t, 9, &err), HEFT_OK);
+        write_ok(t);
+        tick_after(t, S / 2);
+        EXPECT_STATE(HEFT__ROUND_PREPARING);
+        EXPECT_ORDER(2, HEFT__PHASE_PREFLIGHT);
+        assert_true(t->members[2].moves);
+        tick_after(t, S); /* and when that is over it is missed */
+        EXPECT_STATE(HEFT__ROUND_ABORTED);
+        assert_int_equal(t->round.cause_slot, 2);
+    }
+}
+
 static void late_flip_after_abort_counted(void **state)
 {
     (void)state;
@@ -347,6 +396,7 @@ int main(void)
         cmocka_unit_test(member_that_returns_anew_in_flip_is_partial),
         cmocka_unit_test(resume_failure_engine_down),
         cmocka_unit_test(release_failure_warns_and_blocks),
+        cmocka_unit_test(killed_after_the_commit_joins_late),
         cmocka_unit_test(late_flip_after_abort_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
