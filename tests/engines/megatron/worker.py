@@ -28,10 +28,11 @@ def fill(chunks):
             value.copy_((centre + scale * noise).to(value.dtype))
 
 
-def sharded(chunks):
+def sharded(chunks, parallel_state):
+    group = parallel_state.get_data_parallel_group(with_context_parallel=True)
     state = {}
     for c, chunk in enumerate(chunks):
-        for key, value in chunk.sharded_state_dict().items():
+        for key, value in chunk.sharded_state_dict(metadata={"dp_cp_group": group}).items():
             state[f"{c}/{key}"] = value
     return state
 
@@ -65,9 +66,9 @@ def main():
         if task["make"]:
             fill(chunks)
             os.makedirs(task["dist"], exist_ok=True)
-            dist_checkpointing.save(drop_extra(sharded(chunks)), task["dist"])
+            dist_checkpointing.save(drop_extra(sharded(chunks, parallel_state)), task["dist"])
         else:
-            state = drop_extra(sharded(chunks))
+            state = drop_extra(sharded(chunks, parallel_state))
             loaded = dist_checkpointing.load(state, task["dist"])
             for c, chunk in enumerate(chunks):
                 part = {k.split("/", 1)[1]: v for k, v in loaded.items() if k.startswith(f"{c}/")}
