@@ -436,6 +436,9 @@ static heft_status_t build_manifest(opening_t *o, const char *side)
         status = add_shard(checkpoint->manifest, &checkpoint->shards[i], &text, o->err);
     }
     heft__text_fini(&text);
+    if (status == HEFT_OK) {
+        heft__manifest_set_of_files(checkpoint->manifest);
+    }
     return status == HEFT_OK ? heft_manifest_finish(checkpoint->manifest, o->err) : status;
 }
 

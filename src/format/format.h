@@ -27,6 +27,9 @@ heft_status_t heft__error_in_tensor(heft_error_t *err, const heft_error_t *cause
 
 /* Manifest internals that the reader and the writer use. */
 bool heft__manifest_is_finished(const heft_manifest_t *manifest);
+/* Made from the headers of a checkpoint: what it does not say of layouts means nothing. */
+bool heft__manifest_is_of_files(const heft_manifest_t *manifest);
+void heft__manifest_set_of_files(heft_manifest_t *manifest);
 /* Record, for each tensor of a manifest that is not finished, the native name that `names` gives
  * it, where that is another one. */
 heft_status_t heft__manifest_copy_natives(const heft_manifest_t *names, heft_manifest_t *to,

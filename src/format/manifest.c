@@ -440,6 +440,16 @@ bool heft__manifest_is_finished(const heft_manifest_t *manifest)
     return manifest->is_finished;
 }
 
+bool heft__manifest_is_of_files(const heft_manifest_t *manifest)
+{
+    return manifest->is_of_files;
+}
+
+void heft__manifest_set_of_files(heft_manifest_t *manifest)
+{
+    manifest->is_of_files = true;
+}
+
 const heft_tensor_info_t *heft__manifest_get(const heft_manifest_t *manifest, uint32_t i)
 {
     return i < manifest->n_tensors ? &manifest->tensors[i] : NULL;

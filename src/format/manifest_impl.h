@@ -55,6 +55,7 @@ struct heft_manifest {
     heft__problems_t *problems; /* while it is decoded, else NULL */
     bool is_strict;             /* being decoded: what a writer resolves is refused */
     bool is_finished;
+    bool is_of_files; /* read from a checkpoint, which has no place for layouts */
     char digest[65];
 };
 

@@ -270,6 +270,9 @@ static heft_status_t add_leaf(naming_t *job, uint32_t i)
 static heft_status_t copy_side(naming_t *job)
 {
     heft_status_t status = heft_manifest_create(job->native->side, &job->out, job->err);
+    if (status == HEFT_OK) {
+        job->out->is_of_files = job->native->is_of_files;
+    }
     for (size_t i = 0; i < job->native->n_attrs && status == HEFT_OK; i++) {
         const heft__attr_t *attr = &job->native->attrs[i];
         status = heft_manifest_set_attr(job->out, attr->key, attr->value, job->err);

@@ -6,6 +6,7 @@
  * (`attr`) is put into a manifest of its own first, which checks that it fits the shapes; then the
  * two manifests are compared, key by key.
  */
+#include "format/format.h"
 #include "recipe/compile.h"
 
 #include <stdio.h>
@@ -323,7 +324,7 @@ static bool check_layout(heft__compile_t *c, const heft__param_t *param,
 
 void heft__check_layouts(heft__compile_t *c, const heft_manifest_t *destination)
 {
-    bool goes_on = true;
+    bool goes_on = !heft__manifest_is_of_files(destination);
     for (size_t i = 0; i < c->n_params && goes_on; i++) {
         goes_on = check_layout(c, &c->params[i], destination);
     }

@@ -124,6 +124,23 @@ class Layouts(Case):
         self.assertIn("no multiple of the lane 128", self.heft("inspect", path, code=3).stderr)
 
 
+    def test_files_say_nothing_of_layouts(self):
+        recipe = self.dir / "fuse.heft"
+        recipe.write_text('dtype source\n"a" [d, f] -> "wi" [d, (0:2 f)]\n"b" [d, f] -> "wi" [d, (1:2 f)]\n'
+                          'attr "wi" fused.axis = -1, fused.shards = 1, fused.layout = \"concat\", fused.half = \"gate_up\"\n')
+        make = Counter()
+        (self.dir / "tree").mkdir()
+        write_safetensors(self.dir / "tree" / "model.safetensors", {"a": make.tensor("F32", 2, 4), "b": make.tensor("F32", 2, 4)})
+        args = (self.dir / "tree", self.dir / "out", "--recipe", recipe)
+        self.heft("convert", *args)
+        self.heft("check", *args)  # nothing to compare: the files cannot say how wi is fused
+        self.heft("verify", *args)
+        manifest = self.dir / "engine.json"
+        manifest.write_text(self.heft("inspect", self.dir / "out", "--manifest").stdout)
+        result = self.heft("check", self.dir / "tree", manifest, "--recipe", recipe, code=1)
+        self.assertIn("fused.layout is concat here, absent in the destination", result.stdout)
+
+
 class CacheMaps(Case):
     def test_slots_are_listed(self):
         path = self.dir / "map.json"
