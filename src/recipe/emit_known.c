@@ -466,9 +466,10 @@ heft_status_t heft__emit_unpacked(heft__emitter_t *e)
     if (status == HEFT_OK) {
         status = heft__emit_temp(e, blocks->order, n, e->dtype, &floats);
     }
-    if (status == HEFT_OK) {
-        status = plain_view(e, &floats, blocks->order, n, &dst);
+    if (status != HEFT_OK) {
+        return status;
     }
+    status = plain_view(e, &floats, blocks->order, n, &dst);
     if (status == HEFT_OK && heft__emit_has_elements(&dst)) {
         dst.rank--; /* values of a row of groups follow one another */
         dst.extent[n - 2] *= MXFP4_VALUES;
