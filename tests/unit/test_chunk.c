@@ -147,27 +147,10 @@ typedef struct wrong {
     const char *part;
 } wrong_t;
 
-static void what_does_not_fit_fails_the_round(void **state)
+static void expect_refused(const wrong_t *wrongs, size_t n)
 {
-    (void)state;
     heft_error_t err = HEFT_ERROR_INIT;
-    static const wrong_t wrongs[] = {
-        { 4, 0, 0, 100, 100, "chunk of route 4, there are 4" },
-        { UINT64_MAX, 0, 0, 100, 100, "there are 4" },
-        { 0, 3, 300, 100, 100, "chunk 3 of route 0, which has 3" },
-        { 0, UINT64_MAX, 0, 100, 100, "which has 3" },
-        { 1, 0, 256, 0, 0, "chunk 0 of route 1, which has 0" },
-        { 0, 0, 1, 100, 100, "100 bytes (100 came) at 1, expected 100 at 0" },
-        { 0, 0, 950, 100, 100, "at 950, expected 100 at 0" },
-        { 0, 0, UINT64_MAX - 50, 100, 100, "expected 100 at 0" },
-        { 0, 2, 200, 100, 100, "100 bytes (100 came) at 200, expected 50 at 200" },
-        { 0, 0, 0, 99, 99, "99 bytes (99 came) at 0, expected 100" },
-        { 0, 0, 0, 100, 99, "100 bytes (99 came) at 0, expected 100" },
-        { 0, 0, 0, 100, 101, "100 bytes (101 came) at 0, expected 100" },
-        { 0, 0, 0, UINT64_MAX, 100, "expected 100 at 0" },
-        { 3, 0, 256, 100, 100, "at 256, expected 100 at 400" },
-    };
-    for (size_t i = 0; i < sizeof wrongs / sizeof wrongs[0]; i++) {
+    for (size_t i = 0; i < n; i++) {
         const wrong_t *w = &wrongs[i];
         bench_t *b = set_up(100);
         const heft__chunk_header_t h = { .token = round_1,
@@ -192,7 +175,38 @@ static void what_does_not_fit_fails_the_round(void **state)
     }
 }
 
-static void a_duplicate_fails_the_round(void **state)
+static void chunk_out_of_bounds(void **state)
+{
+    (void)state;
+    static const wrong_t wrongs[] = {
+        { 0, 0, 1, 100, 100, "100 bytes (100 came) at 1, expected 100 at 0" },
+        { 0, 0, 950, 100, 100, "at 950, expected 100 at 0" },
+        { 0, 0, UINT64_MAX - 50, 100, 100, "expected 100 at 0" },
+        { 0, 2, 200, 100, 100, "100 bytes (100 came) at 200, expected 50 at 200" },
+        { 0, 0, 0, 99, 99, "99 bytes (99 came) at 0, expected 100" },
+        { 0, 0, 0, 100, 99, "100 bytes (99 came) at 0, expected 100" },
+        { 0, 0, 0, 100, 101, "100 bytes (101 came) at 0, expected 100" },
+        { 0, 0, 0, UINT64_MAX, 100, "expected 100 at 0" },
+        { 3, 0, 256, 100, 100, "at 256, expected 100 at 400" },
+    };
+    expect_refused(wrongs, sizeof wrongs / sizeof wrongs[0]);
+}
+
+/* More chunks than a route has, and more routes than there are. */
+static void chunk_extra(void **state)
+{
+    (void)state;
+    static const wrong_t wrongs[] = {
+        { 4, 0, 0, 100, 100, "chunk of route 4, there are 4" },
+        { UINT64_MAX, 0, 0, 100, 100, "there are 4" },
+        { 0, 3, 300, 100, 100, "chunk 3 of route 0, which has 3" },
+        { 0, UINT64_MAX, 0, 100, 100, "which has 3" },
+        { 1, 0, 256, 0, 0, "chunk 0 of route 1, which has 0" },
+    };
+    expect_refused(wrongs, sizeof wrongs / sizeof wrongs[0]);
+}
+
+static void chunk_duplicate(void **state)
 {
     (void)state;
     heft_error_t err = HEFT_ERROR_INIT;
@@ -348,8 +362,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(headers_are_the_documented_bytes),
         cmocka_unit_test(any_order_any_size),
-        cmocka_unit_test(what_does_not_fit_fails_the_round),
-        cmocka_unit_test(a_duplicate_fails_the_round),
+        cmocka_unit_test(chunk_out_of_bounds),
+        cmocka_unit_test(chunk_extra),
+        cmocka_unit_test(chunk_duplicate),
         cmocka_unit_test(a_bad_crc_is_asked_for_once_more),
         cmocka_unit_test(another_round_does_not_touch_this_one),
         cmocka_unit_test(one_more_sender_is_refused),

@@ -325,12 +325,55 @@ static void bind_checks_objects_and_contents(void **state)
     bind_text(body, sizeof body, INC_A, manifest, contract, endpoint);
     expect(e, "PUT", path, body, 200, "{}");
     expect(e, "PUT", path, body, 200, "{}");
+}
 
-    /* one endpoint belongs to one member */
+/* Two destinations with one address: bytes for the one would reach the other. */
+static void duplicate_endpoint_refused(void **state)
+{
+    const env_t *e = *state;
+    char body[1024];
+    char manifest[HEFT__DIGEST_SIZE];
+    char contracts[2][HEFT__DIGEST_SIZE];
+    char endpoints[2][HEFT__DIGEST_SIZE];
+    char *text = manifest_text("destination");
+    put(e, text, manifest);
+    heft_string_free(text);
+    put(e, CONTRACT("0"), contracts[0]);
+    put(e, CONTRACT("1"), contracts[1]);
+    put(e, "{\"transport\":\"shm\"}", endpoints[0]);
+    put(e, "{\"transport\":\"shm\",\"name\":\"other\"}", endpoints[1]);
+    enroll(e, "destination", 0, INC_A);
     enroll(e, "destination", 1, INC_B);
-    bind_text(body, sizeof body, INC_B, manifest, other_rank, endpoint);
+    bind_text(body, sizeof body, INC_A, manifest, contracts[0], endpoints[0]);
+    expect(e, "PUT", "/v1/members/destination.heft.0.0/manifest", body, 200, "{}");
+    bind_text(body, sizeof body, INC_B, manifest, contracts[1], endpoints[0]);
     expect(e, "PUT", "/v1/members/destination.heft.0.1/manifest", body, 409,
            "destination.heft.0.1 and destination.heft.0.0 advertise");
+    bind_text(body, sizeof body, INC_B, manifest, contracts[1], endpoints[1]);
+    expect(e, "PUT", "/v1/members/destination.heft.0.1/manifest", body, 200, "{}");
+}
+
+/* Routes go from sources to destinations. What sends cannot offer memory to be sent to, so that
+ * none leads back to where it starts. */
+static void route_to_self_refused(void **state)
+{
+    const env_t *e = *state;
+    char body[1024];
+    char manifest[HEFT__DIGEST_SIZE];
+    char contract[HEFT__DIGEST_SIZE];
+    char endpoint[HEFT__DIGEST_SIZE];
+    char *text = manifest_text("source");
+    put(e, text, manifest);
+    heft_string_free(text);
+    put(e, CONTRACT("0"), contract);
+    put(e, "{\"transport\":\"shm\"}", endpoint);
+    enroll(e, "source", 0, INC_A);
+    bind_text(body, sizeof body, INC_A, manifest, contract, endpoint);
+    expect(e, "PUT", "/v1/members/source.heft.0.0/manifest", body, 400,
+           "contract and endpoint are for destinations");
+    (void)snprintf(body, sizeof body, "{\"incarnation\":\"" INC_A "\",\"manifest\":\"%s\"}",
+                   manifest);
+    expect(e, "PUT", "/v1/members/source.heft.0.0/manifest", body, 200, "{}");
 }
 
 /* ---- poll ---- */
@@ -374,6 +417,31 @@ static void poll_refuses_what_does_not_fit(void **state)
     const json_t *member = json_array_get(json_object_get(root, "members"), 0);
     assert_string_equal(json_string_value(json_object_get(member, "phase")), "none");
     json_decref(root);
+}
+
+/* A report of an epoch that is over, or has not begun, is not taken in. */
+static void stale_epoch_refused(void **state)
+{
+    const env_t *e = *state;
+    char body[1024];
+    const char *path = "/v1/members/destination.heft.0.0/poll";
+    enroll(e, "destination", 0, INC_A);
+    const long long epoch = (long long)status_int(e, "epoch");
+    for (int step = -1; step <= 1; step++) {
+        (void)snprintf(body, sizeof body,
+                       "{\"incarnation\":\"" INC_A "\",\"epoch\":%lld,\"sequence\":%d,"
+                       "\"order\":0,\"wait_ms\":0,\"state\":\"idle\",\"condition\":\"ok\","
+                       "\"live_version\":7,\"live_digest\":\"" DIG "\",\"serving\":true}",
+                       epoch + step, 2 + step);
+        expect(e, "POST", path, body, step == 0 ? 204 : 409, step == 0 ? NULL : "register again");
+        json_t *root = get_json(e, "/v1/status");
+        const json_t *member = json_array_get(json_object_get(root, "members"), 0);
+        /* before: as registered; after: as the report of the present epoch says */
+        assert_int_equal(json_integer_value(json_object_get(member, "live_version")),
+                         step < 0 ? 0 : 7);
+        json_decref(root);
+    }
+    assert_int_equal(status_int(e, "epoch"), epoch);
 }
 
 static void poisoned_condition_is_kept_until_recovered(void **state)
@@ -463,15 +531,31 @@ static void objects_are_checked_against_their_name(void **state)
 
 /* ---- rounds ---- */
 
+static void empty_side_refused(void **state)
+{
+    const env_t *e = *state;
+    static const char *const paths[] = { "/v1/rounds", "/v1/preflight" };
+    static const char *const bodies[] = { "{\"version\":1,\"key\":\"k\"}", "{\"key\":\"k\"}" };
+    for (int i = 0; i < 2; i++) {
+        expect(e, "POST", paths[i], bodies[i], 422, "empty side: 0 sources, 0 destinations");
+    }
+    enroll(e, "source", 0, INC_A);
+    for (int i = 0; i < 2; i++) {
+        expect(e, "POST", paths[i], bodies[i], 422, "empty side: 1 source, 0 destinations");
+    }
+    expect(e, "DELETE", "/v1/members/source.heft.0.0?incarnation=" INC_A, NULL, 200, NULL);
+    enroll(e, "destination", 0, INC_B);
+    for (int i = 0; i < 2; i++) {
+        expect(e, "POST", paths[i], bodies[i], 422, "empty side: 0 sources, 1 destination");
+    }
+    assert_int_equal(status_int(e, "sequence"), 0);
+}
+
 static void begin_refuses_what_cannot_be(void **state)
 {
     const env_t *e = *state;
     const char *path = "/v1/rounds";
-    expect(e, "POST", path, "{\"version\":1,\"key\":\"k\"}", 422,
-           "empty side: 0 sources, 0 destinations");
     enroll(e, "source", 0, INC_A);
-    expect(e, "POST", path, "{\"version\":1,\"key\":\"k\"}", 422,
-           "empty side: 1 source, 0 destinations");
     enroll(e, "destination", 0, INC_B);
     expect(e, "POST", path, "{\"version\":1}", 400, "\\\"key\\\" is missing");
     expect(e, "POST", path, "{\"key\":\"k\"}", 400, "version_missing");
@@ -824,10 +908,14 @@ int main(void)
         TEST(stale_incarnation_refused),
         TEST(a_lost_epoch_is_followed),
         TEST(bind_checks_objects_and_contents),
+        TEST(duplicate_endpoint_refused),
+        TEST(route_to_self_refused),
         TEST(poll_refuses_what_does_not_fit),
+        TEST(stale_epoch_refused),
         TEST(poisoned_condition_is_kept_until_recovered),
         TEST(leave_needs_the_present_life),
         TEST(objects_are_checked_against_their_name),
+        TEST(empty_side_refused),
         TEST(begin_refuses_what_cannot_be),
         TEST(unknown_rounds_are_not_found),
         TEST(a_member_without_manifest_is_waited_for_and_named),

@@ -215,6 +215,21 @@ static void release_ends_a_round_whose_resume_failed(void **state)
     assert_int_equal(source(P(STAGE), R(UNKNOWN), S(SENDING), P(RELEASE)), HEFT__GATE_REFUSE);
 }
 
+/* Letting go of what was never taken, again, and after everything is over. */
+static void release_before_prepare_twice_after_close(void **state)
+{
+    (void)state;
+    assert_int_equal(source(P(NONE), R(NONE), S(IDLE), P(RELEASE)), HEFT__GATE_DO);
+    assert_int_equal(source(P(PREFLIGHT), R(OK), S(IDLE), P(RELEASE)), HEFT__GATE_DO);
+    assert_int_equal(dest(P(PREFLIGHT), R(OK), S(IDLE), P(RELEASE)), HEFT__GATE_DO);
+    assert_int_equal(source(P(RELEASE), R(OK), S(IDLE), P(RELEASE)), HEFT__GATE_DONE);
+    assert_int_equal(dest(P(RELEASE), R(OK), S(IDLE), P(RELEASE)), HEFT__GATE_DONE);
+    assert_int_equal(dest(P(ABORT), R(OK), S(IDLE), P(RELEASE)), HEFT__GATE_DO);
+    /* what it let go of does not come back: nothing but the next round follows */
+    assert_int_equal(source(P(RELEASE), R(OK), S(IDLE), P(PREPARE)), HEFT__GATE_DONE);
+    assert_int_equal(open_with((heft__round_id_t){ 2, 6 }, S(IDLE), P(PREFLIGHT)), HEFT__GATE_DO);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -232,6 +247,7 @@ int main(void)
         cmocka_unit_test(stale_round_refused),
         cmocka_unit_test(an_open_round_is_not_left_for_another),
         cmocka_unit_test(release_ends_a_round_whose_resume_failed),
+        cmocka_unit_test(release_before_prepare_twice_after_close),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

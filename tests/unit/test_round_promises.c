@@ -180,6 +180,65 @@ static void aborted_version_retried(void **state)
     assert_int_equal(t->round.version, 8);
 }
 
+/* A begin that is refused changes nothing: no number is used up, nobody is told anything. */
+static void expect_no_round(table_t *t, int64_t version, const char *message)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    set_table(t, 3);
+    hear_all(t, 3);
+    EXPECT_STATUS(begin(t, version, &err), HEFT_ERR_VERSION);
+    EXPECT_MESSAGE(message);
+    EXPECT_STATE(HEFT__ROUND_IDLE);
+    assert_int_equal(t->round.seq, 11);
+    assert_int_equal(t->round.committed_version, 7);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(t->members[i].order_seq, 0);
+    }
+}
+
+static void version_missing(void **state)
+{
+    (void)state;
+    table_t table;
+    expect_no_round(&table, 0, "version_missing: versions start at 1");
+    expect_no_round(&table, -1, "version_missing");
+}
+
+static void version_regress(void **state)
+{
+    (void)state;
+    table_t table;
+    expect_no_round(&table, 6, "version_regress: version 6 is older than the committed 7");
+    expect_no_round(&table, 1, "version_regress: version 1 is older than the committed 7");
+}
+
+/* The committed version with other bytes: found by the source's digest, before any engine is told
+ * more than to look at its plan. */
+static void version_conflict(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    set_table(t, 3);
+    hear_all(t, 3);
+    assert_int_equal(begin_status(t, 7), HEFT_OK);
+    write_ok(t);
+    ok(t, 0, HEFT__PHASE_PREFLIGHT, HEFT__STATE_IDLE);
+    heft__round_plans_checked(&t->round, -1, NULL, t->now);
+    ok(t, 0, HEFT__PHASE_PREPARE, HEFT__STATE_PREPARED);
+    heft__round_prepared(&t->round, SIM_DIGEST_NEW, t->now);
+    EXPECT_STATE(HEFT__ROUND_ABORTED);
+    assert_int_equal(t->round.cause.status, HEFT_ERR_VERSION);
+    assert_non_null(strstr(t->round.cause.cause, "version_conflict"));
+    EXPECT_ORDER(0, HEFT__PHASE_ABORT);
+    EXPECT_ORDER(1, HEFT__PHASE_NONE);
+    EXPECT_ORDER(2, HEFT__PHASE_NONE);
+    ok(t, 0, HEFT__PHASE_ABORT, HEFT__STATE_IDLE);
+    EXPECT_STATE(HEFT__ROUND_IDLE);
+    assert_int_equal(t->round.committed_version, 7);
+    assert_string_equal(t->round.committed_digest, SIM_DIGEST_OLD);
+}
+
 /* The committed version with the same bytes: success, and nobody is told to move. */
 static void version_same_noop(void **state)
 {
@@ -339,6 +398,9 @@ int main(void)
         cmocka_unit_test(cancel_in_stage_unknown),
         cmocka_unit_test(cancel_awaits_release),
         cmocka_unit_test(aborted_version_retried),
+        cmocka_unit_test(version_missing),
+        cmocka_unit_test(version_regress),
+        cmocka_unit_test(version_conflict),
         cmocka_unit_test(version_same_noop),
         cmocka_unit_test(release_on_every_path),
         cmocka_unit_test(every_wait_has_a_deadline),

@@ -251,6 +251,76 @@ static void wrong_messages_are_refused_by_name(void **state)
     }
 }
 
+/* Every message, complete but for one key that nobody knows. */
+static void unknown_json_key_named(void **state)
+{
+    (void)state;
+    static const struct {
+        decode_t decode;
+        const char *text;
+    } all[] = {
+        { try_register, REG(REG_END ",\"odd_one\":1") },
+        { try_bind, "{\"incarnation\":\"" INC "\",\"manifest\":\"" DIG "\",\"odd_one\":1}" },
+        { try_registered, "{\"id\":\"a\",\"epoch\":1,\"odd_one\":1}" },
+        { try_report, REP(",\"odd_one\":1") },
+        { try_order, ORD(",\"odd_one\":1") },
+        { try_order, ORD(",\"peers\":[" PEER(",\"odd_one\":1") "]") },
+        { try_begin, "{\"version\":1,\"key\":\"a\",\"odd_one\":1}" },
+        { try_contract, CON(",\"rank\":0,\"ranks\":1,\"odd_one\":1") },
+        { try_plans, "{\"format\":1,\"plans\":{},\"odd_one\":1}" },
+        { try_digests, "{\"format\":1,\"params\":{},\"odd_one\":1}" },
+        { try_live,
+          "{\"format\":1,\"version\":1,\"plan\":\"" DIG "\",\"params\":[],\"odd_one\":1}" },
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        heft_error_t err = HEFT_ERROR_INIT;
+        const heft_status_t status = all[i].decode(all[i].text, strlen(all[i].text), &err);
+        if (status != HEFT_ERR_FORMAT || strstr(err.message, "unknown key \"odd_one\"") == NULL) {
+            fail_msg("%s: %s, message \"%s\"", all[i].text, heft_status_get_name(status),
+                     err.message);
+        }
+    }
+}
+
+/* 2^53 - 1 is the largest integer that every reader of JSON keeps; one more is refused by name. */
+static void json_integer_limit(void **state)
+{
+    (void)state;
+    static const struct {
+        decode_t decode;
+        const char *key, *before, *after;
+    } all[] = {
+        { try_begin, "version", "{\"version\":", ",\"key\":\"a\"}" },
+        { try_report, "epoch", "{\"incarnation\":\"" INC "\",\"epoch\":",
+          ",\"sequence\":1,\"order\":0,\"wait_ms\":0,"
+          "\"state\":\"idle\",\"condition\":\"ok\",\"live_version\":0,\"serving\":false}" },
+        { try_report, "sequence", "{\"incarnation\":\"" INC "\",\"epoch\":1,\"sequence\":",
+          ",\"order\":0,\"wait_ms\":0,"
+          "\"state\":\"idle\",\"condition\":\"ok\",\"live_version\":0,\"serving\":false}" },
+        { try_report, "live_version",
+          "{\"incarnation\":\"" INC "\",\"epoch\":1,\"sequence\":1,\"order\":0,\"wait_ms\":0,"
+          "\"state\":\"idle\",\"condition\":\"ok\",\"live_version\":",
+          ",\"live_digest\":\"" DIG "\",\"serving\":false}" },
+        { try_order, "left_ms",
+          "{\"sequence\":1,\"epoch\":1,\"round\":\"1.1\",\"target\":\"stage\",\"version\":1,"
+          "\"decision\":\"none\",\"left_ms\":",
+          "}" },
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        heft_error_t err = HEFT_ERROR_INIT;
+        char text[512];
+        char part[64];
+        (void)snprintf(text, sizeof text, "%s9007199254740991%s", all[i].before, all[i].after);
+        EXPECT_STATUS(all[i].decode(text, strlen(text), &err), HEFT_OK);
+        (void)snprintf(text, sizeof text, "%s9007199254740992%s", all[i].before, all[i].after);
+        EXPECT_STATUS(all[i].decode(text, strlen(text), &err), HEFT_ERR_FORMAT);
+        (void)snprintf(part, sizeof part, "\"%s\" is 9007199254740992", all[i].key);
+        EXPECT_MESSAGE(part);
+        (void)snprintf(text, sizeof text, "%s18446744073709551616%s", all[i].before, all[i].after);
+        EXPECT_STATUS(all[i].decode(text, strlen(text), &err), HEFT_ERR_FORMAT);
+    }
+}
+
 static void deep_nesting_is_refused_before_it_is_parsed(void **state)
 {
     (void)state;
@@ -635,6 +705,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_messages_are_refused_by_name),
+        cmocka_unit_test(unknown_json_key_named),
+        cmocka_unit_test(json_integer_limit),
         cmocka_unit_test(deep_nesting_is_refused_before_it_is_parsed),
         cmocka_unit_test(control_characters_do_not_reach_messages),
         cmocka_unit_test(report_survives_the_wire),
