@@ -229,6 +229,7 @@ heft_status_t heft__parse_refusal(heft__parser_t *p, heft__rule_t **rule_out)
     if (rule == NULL) {
         return heft__parse_nomem(p);
     }
+    rule->takes_used = heft__parse_accept_word(p, "any");
     const heft__token_t *name = p->at;
     rule->pos = name->pos;
     rule->n_sources = 1;

@@ -2,21 +2,22 @@
 /*
  * `refuse "PATTERN" because "MESSAGE"`: what it means that a source tensor is left over. It is
  * asked after the rules, of the tensors that no rule has used, and is said in place of "matches
- * nothing", which is what follows from it. `note` is said of what a rule did match.
+ * nothing", which is what follows from it. `refuse any` is asked of those that a rule has used as
+ * well: what must not be there at all. `note` is said of what a rule did match.
  */
 #include "recipe/compile.h"
 
 #include <stdio.h>
 
-/* The first of the tensors left over that a refusal is about, and how many there are. */
-static heft_status_t find_left_over(heft__compile_t *c, const heft__rule_t *refusal,
-                                    const heft__pattern_t *pattern, uint32_t *first_out,
-                                    uint32_t *n_out)
+/* The first of the tensors (left over, or any) that a refusal is about, and how many there are. */
+static heft_status_t find_refused(heft__compile_t *c, const heft__rule_t *refusal,
+                                  const heft__pattern_t *pattern, uint32_t *first_out,
+                                  uint32_t *n_out)
 {
     *n_out = 0;
     for (uint32_t i = 0; i < c->names.n; i++) {
         heft__name_t *name = &c->names.items[i];
-        if (name->is_used || name->is_refused || name->is_ignored ||
+        if ((name->is_used && !refusal->takes_used) || name->is_refused || name->is_ignored ||
             !heft__pattern_match(pattern, name, c->captures)) {
             continue;
         }
@@ -47,7 +48,7 @@ heft_status_t heft__apply_refusal(heft__compile_t *c, const heft__rule_t *refusa
     char more[32] = "";
     heft_status_t status = heft__make_pattern(c, refusal, &pattern);
     if (status == HEFT_OK) {
-        status = find_left_over(c, refusal, &pattern, &first, &n);
+        status = find_refused(c, refusal, &pattern, &first, &n);
     }
     if (status != HEFT_OK || n == 0) {
         return status;

@@ -58,7 +58,8 @@ static heft_status_t run_let(heft__env_t *env, const heft__step_t *step, heft_er
     heft__value_t *value = &env->lets[step->let];
     if (binding == NULL && let->value == NULL) {
         return heft__recipe_error(env->recipe, let->pos, HEFT_ERR_ARGUMENT, err,
-                                  "`let %s` has no value: it must be bound", let->name);
+                                  "`let %s` has no value: it must be bound (--let %s=VALUE)",
+                                  let->name, let->name);
     }
     if (binding == NULL) {
         return heft__eval(env, let->value, value, err);

@@ -290,6 +290,7 @@ typedef struct heft__rule {
     heft__refine_t *refines;
     heft__expr_t *when;
     const char *message; /* of `refuse`; NULL: a rule */
+    bool takes_used;     /* of `refuse any`: what a rule has used, too */
     const char *remark;  /* `note`: listed for every match */
     heft__pos_t remark_pos;
     const char *kernel; /* NULL: a copy */

@@ -431,6 +431,30 @@ class MaxTextTest(Case):
             exact = {name: (shape, struct.unpack(f"<{len(raw) // 4}f", raw)) for name, (_, shape, raw) in got.items() if name in kept}
             self.assertIsNone(self.first_difference(exact, {name: expected[name] for name in kept}))
 
+    def test_no_layer_beyond_the_last(self):
+        """A tree with as many layers as the configuration has, one of them by a number that cannot be."""
+        for n, (stem, moved, number, part) in enumerate(
+            (
+                ("llama3-unscanned", "layers_1.", "layers_97.", "(scanned = false, l = 97, layers = 3)"),
+                ("qwen3-moe-unscanned", "layers_2.", "layers_3.", "(scanned = false, l = 3, layers = 3)"),
+                ("gemma3-unscanned", "layers_1.", "layers_14.", "(scanned = false, l = 14, layers = 14)"),
+                ("gemma3-scanned", "layers.layers_5.", "layers.layers_6.", "no such slot of the cycle (s = 6, cycle = 6)"),
+                ("gemma3-scanned", "remainder.layers_1.", "remainder.layers_2.", "(p = 2, remainder = 2)"),
+                ("gpt-oss-unscanned", "layers_0.", "layers_4.", "(scanned = false, l = 4, layers = 4)"),
+                ("gpt-oss-scanned", "layers.layers_0.", "layers.layers_2.", "no such slot of the cycle (s = 2, cycle = 2)"),
+                ("qwen3.5-moe-unscanned", "layers_0.", "layers_8.", "(scanned = false, l = 8, layers = 8)"),
+                ("qwen3.5-moe-scanned", "layers.layer_0.", "layers.layer_4.", "no such slot of the cycle (s = 4, cycle = 4)"),
+                ("deepseek-v3-unscanned", "dense_layers_0.", "dense_layers_2.", "(l = 2, first_moe = 2)"),
+                ("deepseek-v3-unscanned", "moe_layers_0.", "moe_layers_3.", "(l = 3, layers = 5, first_moe = 2)"),
+            )
+        ):
+            facts = json.loads((GOLDEN / f"{stem}.json").read_text())
+            facts["tree"] = {name.replace(moved, number): leaf for name, leaf in facts["tree"].items()}
+            tree = self.dir / f"tree-{n}"
+            Tree(facts).write(tree)
+            done = self.heft("check", tree, "--recipe", facts["recipe"], "--let", "wire=f32", code=1)
+            self.assertIn(part, done.stdout)
+
     def is_seen(self, path, recipe, n):
         """Is a recipe that is wrong refused, or its output not what must come out?"""
         tree = self.dir / path.stem

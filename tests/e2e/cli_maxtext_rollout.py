@@ -360,9 +360,62 @@ class RolloutTest(Case):
             args, _ = self.args(facts, lets)
             said = self.heft("check", folder, "--recipe", facts["recipe"], *args, code=code).stderr
             self.assertIn(part, said)
+        config = dict(facts["hf_config"], moe_intermediate_size=10)
+        (folder / "config.json").write_text(json.dumps(config))
+        args, lets = self.args(facts, {})
+        said = self.heft("check", folder, "--recipe", facts["recipe"], *args, code=1).stdout
+        self.assertIn(f"extent 12 does not fit (t:{lets['moe_tp']} c:{10 // lets['moe_tp']})", said)
+        del config["moe_intermediate_size"]
+        (folder / "config.json").write_text(json.dumps(config))
+        said = self.heft("check", folder, "--recipe", facts["recipe"], *args, code=2).stderr
+        self.assertIn("the tree has experts and config.json no moe_intermediate_size", said)
+        (folder / "config.json").write_text(json.dumps(facts["hf_config"]))
         other = "maxtext-to-vllm-tpu-qwen3-moe"
         said = self.heft("check", folder, "--recipe", other, "--let", "wire=f32", "--let", "tp=5", code=2).stderr
         self.assertIn("width does not divide by tp (inner = 12, tp = 5)", said)
+
+
+    def test_what_is_missing_is_told_without_an_engine(self):
+        """No engine's manifest says what there must be; leaves that belong together are counted."""
+        for n, (stem, missing, moved, part) in enumerate(
+            (
+                ("direct-2-qwen3-moe", ".wo", None, "experts without wi_0, or without wo"),
+                ("direct-2-qwen3-moe", ".wi_1", None, "experts without wi_0, or without wi_1"),
+                ("direct-2-qwen3-moe", ".key.kernel", None, "keys without queries, or queries without keys"),
+                ("direct-2-qwen3-moe", ".value.kernel", None, "keys without values, or values without keys"),
+                ("direct-6-qwen3.5-moe", None, ("layer_1.", "layer_4."), "no such slot of the cycle (s = 4, cycle = 4)"),
+                ("vllm-3-qwen3.5-moe", None, ("layer_1.", "layer_4."), "no such slot of the cycle (s = 4, cycle = 4)"),
+            )
+        ):
+            facts = json.loads((GOLDEN / "rollout" / f"{stem}.json").read_text())
+            tree = json.loads((GOLDEN / f"{facts['family']}-scanned.json").read_text())
+            leaves = {name: leaf for name, leaf in tree["tree"].items() if missing is None or not name.endswith(missing)}
+            tree["tree"] = {name.replace(*moved) if moved else name: leaf for name, leaf in leaves.items()}
+            folder = self.dir / f"tree-{n}"
+            Tree(tree).write(folder)
+            (folder / "config.json").write_text(json.dumps(facts["hf_config"]))
+            args, _ = self.args(facts, {})
+            done = run("check", folder, "--recipe", facts["recipe"], *args)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(part, done.stdout + done.stderr)
+
+    def test_groups_never_split_heads(self):
+        """vLLM's groups: 3 shards have neither whole query heads nor whole key/value heads."""
+        folder = self.dir / "tree"
+        facts, _, _ = self.prepare(sorted((GOLDEN / "rollout").glob("vllm-0-*.json"))[0], folder)
+        args, _ = self.args(facts, {"tp": 3})
+        said = self.heft("check", folder, "--recipe", facts["recipe"], *args, code=2).stderr
+        self.assertIn("the query heads do not divide by tp (heads = 4, tp = 3)", said)
+        said = self.heft("plan", folder, "--recipe", facts["recipe"], *self.args(facts, {"tp": 2})[0], "--manifest").stdout
+        manifest = json.loads(said)
+        rows = [tensor for tensor in manifest["tensors"] if "qkv" in tensor]
+        self.assertEqual(rows[0]["qkv"], {"t": 2, "f": 1, "heads": 4, "kv_heads": 2})
+        rows[0]["qkv"]["t"] = 4  # half a key head on each
+        engine = self.dir / "engine.json"
+        manifest.pop("digest", None)
+        engine.write_text(json.dumps(manifest))
+        said = self.heft("check", folder, engine, "--recipe", facts["recipe"], *args, code=3).stderr
+        self.assertIn("qkv.t = 4 groups would split 2 key/value heads, qkv.f = 1 times each", said)
 
 
 def add_tests():

@@ -291,6 +291,26 @@ static void a_scanned_tree_of_another_form_is_refused_by_what_it_is(void **state
     rb_expect(b, "d.layers_6.w", F32, "1", "21");
 }
 
+/* `refuse any` is asked of what a rule has used, too; not of what is ignored. */
+static void what_must_not_be_there_is_refused_though_a_rule_takes_it(void **state)
+{
+    static const char text[] = "let L = 2\n"
+                               "\"layers.{l}.w\" [d] -> \"layers.{l}.w\" [d]\n"
+                               "refuse any \"layers.{l}.*\" because \"no such layer\" when l >= L\n"
+                               "optional ignore \"layers.7.*\" because \"a model of its own\"";
+    rb_t *b = *state;
+    rb_source(b, "layers.0.w", F32, "1", NULL);
+    rb_source(b, "layers.1.w", F32, "1", NULL);
+    rb_source(b, "layers.7.w", F32, "1", NULL);
+    rb_run(b, text, 0);
+    assert_int_equal(rb_n_params(b), 2);
+    rb_source(b, "layers.2.w", F32, "1", NULL);
+    rb_refuses(b, text, 0, HEFT_ERR_NAME,
+               "test:3:12: \"layers.2.w\": no such layer (l = 2, L = 2)");
+    rb_source(b, "layers.x.w", F32, "1", NULL);
+    rb_refuses(b, text, 0, HEFT_ERR_ARGUMENT, "a number wanted, got the word \"x\"");
+}
+
 static void leaves_outside_and_without_the_axis_pass_and_are_noted(void **state)
 {
     rb_t *b = *state;
@@ -363,6 +383,7 @@ int main(void)
         T(the_singular_drops_one_s),
         T(patterns_take_values),
         T(a_scanned_tree_of_another_form_is_refused_by_what_it_is),
+        T(what_must_not_be_there_is_refused_though_a_rule_takes_it),
         T(leaves_outside_and_without_the_axis_pass_and_are_noted),
         T(exceptions_of_the_dtype_must_match),
     };

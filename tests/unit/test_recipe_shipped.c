@@ -327,6 +327,16 @@ static void dense_notices_config_and_checkpoint_that_differ(void **state)
     rb_source(b, "model.layers.2.input_layernorm.weight", F32, "3", NULL);
     EXPECT_STATUS(compile(b, 0, &tape, &err), HEFT_ERR_ARGUMENT);
     EXPECT_MESSAGE("differ in the number of layers (layers = 2)");
+    /* as many layers as there must be, one of them by another number */
+    declare(b, &llama, 1);
+    for (size_t i = 0; i < b->n_sources; i++) {
+        char *layer = strstr(b->sources[i].name, ".layers.1.");
+        if (layer != NULL) {
+            layer[8] = '2';
+        }
+    }
+    EXPECT_STATUS(compile(b, 0, &tape, &err), HEFT_ERR_NAME);
+    EXPECT_MESSAGE("a layer beyond the last that config.json has (l = 2, layers = 2) (and ");
     declare(b, &other, 1);
     rb_config(b, "{\"num_attention_heads\": 2, \"hidden_size\": 3, \"head_dim\": 2, "
                  "\"intermediate_size\": 8, \"vocab_size\": 10, \"num_hidden_layers\": 2}");
