@@ -9,8 +9,9 @@
 #include <string.h>
 
 #include "plan/plan.h"
+#include "sync/findings.h"
 
-/* A problem that cannot be kept for want of memory is counted all the same. */
+/* One that cannot be kept for want of memory is left out: the status says that it failed. */
 #define ADD_PROBLEM(problems, kind, ...) \
     (void)!heft__problems_add((problems), (kind), NULL, __VA_ARGS__)
 
@@ -143,20 +144,6 @@ static heft_status_t check_replicas(const heft__fleet_t *fleet, heft__problems_t
     return status;
 }
 
-static heft__problem_kind_t kind_of(heft_status_t status)
-{
-    switch ((int)status) {
-    case HEFT_ERR_NAME:
-        return HEFT__PROBLEM_NAME;
-    case HEFT_ERR_SHAPE:
-        return HEFT__PROBLEM_SHAPE;
-    case HEFT_ERR_PROOF:
-        return HEFT__PROBLEM_PROOF;
-    default:
-        return HEFT__PROBLEM_MANIFEST;
-    }
-}
-
 /* NULL without a link: what the rank holds is then what the recipe makes. */
 static heft_status_t fetch_manifest(heft__fleet_t *fleet, const heft__link_t *link,
                                     heft_manifest_t **manifest_out, heft_error_t *err)
@@ -176,29 +163,21 @@ static heft_status_t fetch_manifest(heft__fleet_t *fleet, const heft__link_t *li
 
 static heft_status_t compile_rank(heft__fleet_t *fleet, const heft_recipe_t *recipe,
                                   const heft_bindings_t *bindings, uint32_t rank,
-                                  const heft__link_t *link, heft_tape_t **tape_out,
-                                  heft_error_t *err)
+                                  const heft__link_t *link, heft__problems_t *problems,
+                                  heft_tape_t **tape_out, heft_error_t *err)
 {
     heft_manifest_t *manifest = NULL;
+    const char *id = link != NULL ? link->id : NULL;
     heft_status_t status = fetch_manifest(fleet, link, &manifest, err);
-    if (status == HEFT_OK) {
-        status =
-            heft_recipe_compile(recipe, bindings, rank, fleet->source, manifest, tape_out, err);
+    if (status != HEFT_OK) {
+        ADD_PROBLEM(problems, heft__problem_kind_of(status), "%s: %s", id != NULL ? id : "",
+                    err->message);
+        return status;
     }
+    status = heft__compile_rank(recipe, bindings, rank, fleet->source, manifest, id, problems,
+                                tape_out, err);
     heft_manifest_destroy(manifest);
     return status;
-}
-
-static void add_findings(const heft_report_t *report, heft__problems_t *problems)
-{
-    for (uint32_t i = 0; report != NULL && i < heft_report_get_n_findings(report); i++) {
-        const heft_finding_t *f = heft_report_get_finding(report, i);
-        if (f->is_error) {
-            ADD_PROBLEM(problems,
-                        f->kind == HEFT_FINDING_NAME ? HEFT__PROBLEM_NAME : HEFT__PROBLEM_PROOF,
-                        "%s", f->text);
-        }
-    }
 }
 
 /* Compile every rank, so that one reply names the problems of all of them. */
@@ -210,15 +189,12 @@ static heft_status_t compile_ranks(heft__fleet_t *fleet, uint32_t f, const heft_
     for (uint32_t r = 0; r < fleet->families[f].n_ranks; r++) {
         const heft__link_t *link = link_of_rank(fleet, f, r);
         heft_error_t why = HEFT_ERROR_INIT;
-        heft_status_t status = compile_rank(fleet, recipe, bindings, r, link, &tapes[r], &why);
-        if (status != HEFT_OK) {
-            ADD_PROBLEM(problems, kind_of(status), "%s%s%s", link != NULL ? link->id : "",
-                        link != NULL ? ": " : "", why.message);
-            if (first == HEFT_OK) {
-                first = status;
-                if (err != NULL) {
-                    *err = why;
-                }
+        heft_status_t status =
+            compile_rank(fleet, recipe, bindings, r, link, problems, &tapes[r], &why);
+        if (status != HEFT_OK && first == HEFT_OK) {
+            first = status;
+            if (err != NULL) {
+                *err = why;
             }
         }
     }
@@ -259,9 +235,9 @@ static heft_status_t prove(heft__fleet_t *fleet, uint32_t f, const heft_recipe_t
     heft_report_t *report = NULL;
     heft_status_t status = create_plan(fleet, f, recipe, bindings, tapes, &report, err);
     if (status == HEFT_ERR_PROOF) {
-        add_findings(report, problems);
+        heft__problems_add_report(problems, report);
     } else if (status != HEFT_OK && err != NULL) {
-        ADD_PROBLEM(problems, kind_of(status), "%s", err->message);
+        ADD_PROBLEM(problems, heft__problem_kind_of(status), "%s", err->message);
     }
     heft__report_log_warnings(report, "fleet", heft_recipe_get_name(recipe));
     heft_report_destroy(report);

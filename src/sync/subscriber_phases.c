@@ -14,6 +14,7 @@
 
 #include "kernel/kernel.h"
 #include "plan/plan.h"
+#include "sync/findings.h"
 
 static const int64_t quiet_ns =
     2000000000; /* a sender looks at its socket every few milliseconds */
@@ -40,24 +41,6 @@ static const char *param_name(const heft_subscriber_t *sub, uint32_t i)
 
 /* ---- preflight ---- */
 
-static heft__problem_kind_t kind_of(heft_status_t status)
-{
-    switch ((int)status) {
-    case HEFT_ERR_NAME:
-        return HEFT__PROBLEM_NAME;
-    case HEFT_ERR_SHAPE:
-        return HEFT__PROBLEM_SHAPE;
-    case HEFT_ERR_NOSPACE:
-        return HEFT__PROBLEM_STAGING;
-    case HEFT_ERR_UNSUPPORTED:
-        return HEFT__PROBLEM_SIDE;
-    case HEFT_ERR_PROOF:
-        return HEFT__PROBLEM_PROOF;
-    default:
-        return HEFT__PROBLEM_MANIFEST;
-    }
-}
-
 /* Manifests say nothing of shards yet, so each source would send everything. */
 static heft_status_t find_source(const heft__order_t *order, const char **digest_out,
                                  heft_error_t *err)
@@ -72,25 +55,12 @@ static heft_status_t find_source(const heft__order_t *order, const char **digest
     return HEFT_OK;
 }
 
-static void add_findings(const heft_report_t *report, heft__problems_t *problems)
-{
-    for (uint32_t i = 0; report != NULL && i < heft_report_get_n_findings(report); i++) {
-        const heft_finding_t *f = heft_report_get_finding(report, i);
-        if (f->is_error) {
-            heft__problem_kind_t kind =
-                f->kind == HEFT_FINDING_NAME ? HEFT__PROBLEM_NAME : HEFT__PROBLEM_PROOF;
-            /* One that cannot be kept is counted all the same. */
-            (void)!heft__problems_add(problems, kind, NULL, "%s", f->text);
-        }
-    }
-}
-
 static heft_status_t make_plan(heft_subscriber_t *sub, const heft_manifest_t *source,
                                heft__problems_t *problems, heft_error_t *err)
 {
     heft_tape_t *tape = NULL;
-    heft_status_t status = heft_recipe_compile(sub->recipe, sub->bindings, sub->rank, source,
-                                               sub->manifest, &tape, err);
+    heft_status_t status = heft__compile_rank(sub->recipe, sub->bindings, sub->rank, source,
+                                              sub->manifest, NULL, problems, &tape, err);
     if (status != HEFT_OK) {
         return status;
     }
@@ -107,7 +77,7 @@ static heft_status_t make_plan(heft_subscriber_t *sub, const heft_manifest_t *so
         status = heft_plan_create(tapes, 1, sub->rank, &opts, &plan, &report, err);
     }
     if (status == HEFT_ERR_PROOF) {
-        add_findings(report, problems);
+        heft__problems_add_report(problems, report);
     }
     heft__report_log_warnings(report, "subscriber", heft_recipe_get_name(sub->recipe));
     heft_report_destroy(report);
@@ -199,7 +169,8 @@ static void do_preflight(heft_subscriber_t *sub, const heft__order_t *order)
         status = plan_rank(sub, order, &problems, &err);
     }
     if (status != HEFT_OK && heft__problems_total(&problems) == 0) {
-        (void)!heft__problems_add(&problems, kind_of(status), NULL, "%s", err.message);
+        (void)!heft__problems_add(&problems, heft__problem_kind_of(status), NULL, "%s",
+                                  err.message);
     }
     heft__report_t *report = heft__member_lock(sub->member);
     heft__problems_fini(&report->problems);

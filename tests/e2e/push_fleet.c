@@ -17,6 +17,11 @@ static bool take_failure(atomic_int *count)
 static int on_pause(void *arg)
 {
     pf_engine_t *e = arg;
+    void (*in_pause)(pf_engine_t * engine) = e->in_pause;
+    e->in_pause = NULL;
+    if (in_pause != NULL) {
+        in_pause(e);
+    }
     if (take_failure(&e->fail_pause)) {
         return 1;
     }
@@ -41,6 +46,11 @@ static int on_flipped(void *arg, int64_t version)
                                    heft_subscriber_get_digest(e->sub, i);
     }
     atomic_fetch_add(&e->n_torn, !is_whole);
+    void (*in_flipped)(pf_engine_t * engine) = e->in_flipped;
+    e->in_flipped = NULL;
+    if (in_flipped != NULL) {
+        in_flipped(e);
+    }
     atomic_fetch_add(&e->n_flipped, 1);
     return take_failure(&e->fail_flipped) ? 1 : 0;
 }
@@ -157,7 +167,8 @@ void pf_remove_engine(pf_fleet_t *fleet, pf_engine_t *engine)
     stop_engine(engine);
 }
 
-static void start_coordinator(pf_fleet_t *fleet, const pf_opts_t *opts)
+/* port 0: any. */
+static void start_coordinator(pf_fleet_t *fleet, const pf_opts_t *opts, uint16_t port)
 {
     heft_error_t err = HEFT_ERROR_INIT;
     heft_coordinator_opts_t c = HEFT_COORDINATOR_OPTS_INIT;
@@ -165,18 +176,28 @@ static void start_coordinator(pf_fleet_t *fleet, const pf_opts_t *opts)
     c.preflight_ms = c.prepare_ms = c.stage_ms = c.verify_ms = c.pause_ms = phase_ms;
     c.decide_ms = c.flip_ms = c.resume_ms = c.release_ms = c.abort_ms = phase_ms;
     c.contact_ms = opts->contact_ms != 0 ? opts->contact_ms : 20000;
+    c.state_file = opts->state_file;
+    c.port = port;
     EXPECT_STATUS(heft_coordinator_start(&c, &fleet->coordinator, &err), HEFT_OK);
+}
+
+void pf_restart_coordinator(pf_fleet_t *fleet)
+{
+    const char *url = heft_coordinator_get_url(fleet->coordinator);
+    const uint16_t port = (uint16_t)strtol(strrchr(url, ':') + 1, NULL, 10);
+    heft_coordinator_stop(fleet->coordinator);
+    start_coordinator(fleet, &fleet->opts, port);
 }
 
 void pf_start(pf_fleet_t *fleet, const pf_opts_t *opts)
 {
     heft_error_t err = HEFT_ERROR_INIT;
-    *fleet = (pf_fleet_t){ .loop = opts->loop, .in_place = opts->in_place };
+    *fleet = (pf_fleet_t){ .loop = opts->loop, .in_place = opts->in_place, .opts = *opts };
     fm_model_init(&fleet->model, opts->width);
     if (opts->has_twin) {
         fm_model_add_twin(&fleet->model);
     }
-    start_coordinator(fleet, opts);
+    start_coordinator(fleet, opts, 0);
     fm_source_init(&fleet->model, &fleet->source);
     heft_publisher_opts_t p = HEFT_PUBLISHER_OPTS_INIT;
     p.url = heft_coordinator_get_url(fleet->coordinator);

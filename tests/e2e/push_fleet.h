@@ -36,7 +36,22 @@ typedef struct pf_engine {
     atomic_int shift_in_pause; /* this many pauses move a parameter, until pf_unshift */
     _Atomic int64_t resumed_version;
     atomic_int last_status; /* of the poller */
+    /* NULL, or called inside the hook, on the poller's thread, once */
+    void (*in_pause)(struct pf_engine *engine);
+    void (*in_flipped)(struct pf_engine *engine);
 } pf_engine_t;
+
+typedef struct pf_opts {
+    int64_t width;
+    heft__loop_t *loop;
+    uint32_t n_replicas;
+    uint32_t n_threads;
+    uint32_t contact_ms, phase_ms; /* 0: ample */
+    uint32_t deadline_ms;
+    const char *state_file; /* of the coordinator; NULL: none */
+    bool has_twin;          /* fm_model_add_twin */
+    uint32_t in_place;      /* bit r: replica r receives in place, with the smallest buffer */
+} pf_opts_t;
 
 typedef struct pf_fleet {
     fm_model_t model;
@@ -47,22 +62,14 @@ typedef struct pf_fleet {
     pf_engine_t engines[PF_MAX_ENGINES];
     uint32_t n_engines;
     uint32_t in_place;
+    pf_opts_t opts;
     int n_seen, n_unseen; /* for the test's own use */
 } pf_fleet_t;
 
-typedef struct pf_opts {
-    int64_t width;
-    heft__loop_t *loop;
-    uint32_t n_replicas;
-    uint32_t n_threads;
-    uint32_t contact_ms, phase_ms; /* 0: ample */
-    uint32_t deadline_ms;
-    bool has_twin;     /* fm_model_add_twin */
-    uint32_t in_place; /* bit r: replica r receives in place, with the smallest buffer */
-} pf_opts_t;
-
 void pf_start(pf_fleet_t *fleet, const pf_opts_t *opts);
 void pf_stop(pf_fleet_t *fleet);
+/* End the coordinator and start another one at the same place, from the same state file. */
+void pf_restart_coordinator(pf_fleet_t *fleet);
 /* Another engine; joins while the fleet runs. */
 pf_engine_t *pf_add_engine(pf_fleet_t *fleet, uint32_t replica, uint32_t rank);
 void pf_remove_engine(pf_fleet_t *fleet, pf_engine_t *engine);
