@@ -374,9 +374,10 @@ static heft_status_t run_sliced(conversion_t *c, const heft__exec_window_t *wind
                                 const heft_piece_t *piece, int dim, heft_plan_member_t member,
                                 int64_t elem_bytes, heft_error_t *err)
 {
-    int64_t step_bytes = dim < piece->rank ? piece->dst_stride[dim] * elem_bytes : 0;
+    int64_t step_bytes =
+        dim < piece->rank ? heft__max_i64(piece->dst_stride[dim] * elem_bytes, 1) : 1;
     int64_t room = window->max_bytes / 8;
-    if (dim == piece->rank || piece->extent[dim] <= room / heft__max_i64(step_bytes, 1)) {
+    if (dim >= piece->rank || piece->extent[dim] <= room / step_bytes) {
         return run_slice(c, window, piece, member, err);
     }
     int64_t n = heft__max_i64(room / step_bytes, 1);

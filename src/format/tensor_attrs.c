@@ -241,7 +241,8 @@ static int64_t number_in(const group_t *g, const char *key)
 {
     const heft__tensor_attr_t *attr = find_in(g, key);
     int64_t value = ABSENT;
-    return attr != NULL && parse_number(attr->value, &value) ? value : ABSENT;
+    bool is_there = attr != NULL && attr->value != NULL; /* a dropped one is not */
+    return is_there && parse_number(attr->value, &value) ? value : ABSENT;
 }
 
 #define REFUSE(g, ...) heft__error_set((g)->err, HEFT_ERR_SHAPE, __VA_ARGS__)
