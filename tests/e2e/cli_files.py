@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """check, plan, explain, convert, verify on tiny checkpoints, judged by slices written out here."""
+import fcntl
 import json
 import os
 import shutil
 import signal
 import struct
 import subprocess
+import termios
+import time
 import unittest
 
 from cli_support import Case, HEFT, read_checkpoint, write_dense_model, write_safetensors
@@ -307,13 +310,20 @@ class Convert(Files):
     def test_a_kill_leaves_no_half_result(self):
         out = self.dir / "out"
         args = [HEFT, "convert", self.model, out, "--recipe", "identity", "--one-by-one", "--max-shard-bytes", "200"]
-        for n_groups in (1, 5, 9):
-            child = subprocess.Popen(args, stderr=subprocess.PIPE, text=True)
-            for _ in range(n_groups):
-                self.assertIn("group", child.stderr.readline())
+        for n_lines in (1, 5, 9):
+            # One page for its messages, nearly full and read by nobody: it waits at about that group until it is killed.
+            read_end, write_end = os.pipe()
+            filled = fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, 4096) - 70 * n_lines
+            os.write(write_end, b"\n" * filled)
+            child = subprocess.Popen(args, stderr=write_end)
+            end = time.monotonic() + 60
+            while struct.unpack("i", fcntl.ioctl(read_end, termios.FIONREAD, b"\0" * 4))[0] == filled:
+                self.assertTrue(child.poll() is None and time.monotonic() < end, "no group was begun")
+                time.sleep(0.01)
             child.kill()
-            child.wait()
-            child.stderr.close()
+            self.assertEqual(child.wait(), -signal.SIGKILL)
+            os.close(read_end)
+            os.close(write_end)
             self.assertEqual([p.name for p in out.glob("*.safetensors*")], [])
         self.heft(*args[1:])
         self.assertEqual(read_checkpoint(out), self.tensors)
