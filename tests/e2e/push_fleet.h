@@ -17,6 +17,9 @@
 
 enum { PF_MAX_ENGINES = 6 };
 
+struct pf_engine;
+typedef void (*pf_hook_t)(struct pf_engine *engine);
+
 typedef struct pf_engine {
     struct pf_fleet *fleet;
     heft_subscriber_t *sub;
@@ -37,8 +40,7 @@ typedef struct pf_engine {
     _Atomic int64_t resumed_version;
     atomic_int last_status; /* of the poller */
     /* NULL, or called inside the hook, on the poller's thread, once */
-    void (*in_pause)(struct pf_engine *engine);
-    void (*in_flipped)(struct pf_engine *engine);
+    _Atomic pf_hook_t in_pause, in_flipped;
 } pf_engine_t;
 
 typedef struct pf_opts {

@@ -245,7 +245,7 @@ static void flip_breaks_midway_live_suspect(void **state)
     pf_stop(&fleet);
 }
 
-static void shape_mismatch(void **state)
+static void engine_of_another_width_is_refused(void **state)
 {
     (void)state;
     heft_error_t err = HEFT_ERROR_INIT;
@@ -902,7 +902,7 @@ int main(void)
         cmocka_unit_test(pause_failure_aborts_all),
         cmocka_unit_test(address_changed_before_flip),
         cmocka_unit_test(flip_breaks_midway_live_suspect),
-        cmocka_unit_test(shape_mismatch),
+        cmocka_unit_test(engine_of_another_width_is_refused),
         cmocka_unit_test(live_verify_sees_one_changed_bit),
         cmocka_unit_test(create_survives_failed_allocations),
         cmocka_unit_test(wrong_arguments_are_refused),
