@@ -4,7 +4,7 @@ import json
 import struct
 import unittest
 
-from cli_support import Case, read_checkpoint, run, write_safetensors
+from cli_support import Case, read_checkpoint, run, write_dense_model, write_safetensors
 from megatron_layout import columns, hf_model, part, shape_of
 
 QWEN = dict(model_type="qwen3_moe", hidden_size=6, intermediate_size=16, num_hidden_layers=2, num_attention_heads=8,
@@ -103,6 +103,21 @@ class Case_(Case):
             self.assertEqual(read_checkpoint(back), read_checkpoint(folder))
 
 
+    def none_may_be_missing(self, folder, keep=()):
+        """Each tensor but one expert in two, in turn: no engine's manifest says what there must be."""
+        tensors = [{"name": name, "dtype": dtype, "shape": list(shape)}
+                   for name, (dtype, shape, _) in read_checkpoint(folder).items()]
+        manifest = self.dir / "one-less.json"
+        for tensor in tensors:
+            name = tensor["name"]
+            if name in keep or (".experts." in name and ".experts.3." not in name):
+                continue
+            left = [other for other in tensors if other is not tensor]
+            manifest.write_text(json.dumps({"heft_manifest": 1, "side": "source", "tensors": left}))
+            done = run("check", manifest, "--config", folder / "config.json", *self.lets())
+            self.assertNotEqual(done.returncode, 0, name)
+
+
 class Latent(Engine):
     """DeepSeek-V3."""
 
@@ -149,6 +164,11 @@ class DeepseekV3(Case_):
             self.good(self.config, **given)
             self.good(dict(self.config, q_lora_rank=None), **given)
 
+    def test_no_tensor_may_be_missing(self):
+        for rank in (8, None):
+            folder, _ = self.model(dict(self.config, q_lora_rank=rank))
+            self.none_may_be_missing(folder)
+
     def test_a_shared_expert_among_the_others(self):
         config = dict(self.config, n_shared_experts=1)
         self.good(config, engine="sglang", shared="expert", tp=2)
@@ -183,6 +203,10 @@ class Qwen3Moe(Case_):
     def test_dense_layers_between(self):
         self.good(dict(QWEN, mlp_only_layers=[1]), tp=2, ep=2)
 
+    def test_no_tensor_may_be_missing(self):
+        folder, _ = self.model(dict(QWEN, mlp_only_layers=[1]))
+        self.none_may_be_missing(folder)
+
     def test_another_place_for_the_experts(self):
         folder, _ = self.model(QWEN)
         self.heft("convert", folder, self.dir / "out", *self.lets(experts_at="experts"))
@@ -195,6 +219,15 @@ class Qwen3Moe(Case_):
             result = run("convert", folder, self.dir / "out", *self.lets(**lets))
             self.assertNotEqual(result.returncode, 0)
             self.assertIn(text, result.stderr)
+
+
+class Dense(Case_):
+    recipe = "hf-to-engine-dense"
+
+    def test_no_tensor_may_be_missing(self):
+        folder = self.dir / "dense"
+        write_dense_model(folder)
+        self.none_may_be_missing(folder)
 
 
 if __name__ == "__main__":

@@ -455,6 +455,23 @@ class MaxTextTest(Case):
             done = self.heft("check", tree, "--recipe", facts["recipe"], "--let", "wire=f32", code=1)
             self.assertIn(part, done.stdout)
 
+    def test_no_leaf_may_be_missing(self):
+        """Each leaf in turn: of a scanned tree all, of an unscanned one those of one layer of each kind."""
+        for path in sorted(GOLDEN.glob("*.json")):
+            facts = json.loads(path.read_text())
+            config = self.dir / "config.json"
+            config.write_text(json.dumps(facts["hf_config"]))
+            tensors = [{"name": name, "dtype": "F32", "shape": leaf[2:]} for name, leaf in facts["tree"].items()]
+            kinds = r"layers_(?!1\.|3\.)\d+\." if "qwen3.5" in path.stem else r"layers_(?!1\.)\d+\."
+            for tensor in tensors:
+                if re.search(kinds, tensor["name"]):
+                    continue
+                manifest = self.dir / "tree.json"
+                left = [other for other in tensors if other is not tensor]
+                manifest.write_text(json.dumps({"heft_manifest": 1, "side": "source", "tensors": left}))
+                done = run("check", manifest, "--recipe", facts["recipe"], "--config", config, "--let", "wire=f32")
+                self.assertNotEqual(done.returncode, 0, f"{path.stem}: {tensor['name']}")
+
     def is_seen(self, path, recipe, n):
         """Is a recipe that is wrong refused, or its output not what must come out?"""
         tree = self.dir / path.stem
