@@ -20,7 +20,14 @@ typedef enum heft_drift_kind {
     HEFT_DRIFT_RESHAPED = 5,  /* another shape */
     HEFT_DRIFT_RELAID = 6,    /* other layout attributes */
     HEFT_DRIFT_ATTRIBUTE = 7, /* another attribute of the whole side */
-    HEFT_DRIFT_SIDE = 8       /* source on one, destination on the other */
+    HEFT_DRIFT_SIDE = 8,      /* source on one, destination on the other */
+    /* of contracts (contract.h) */
+    HEFT_DRIFT_MAPPING = 9,    /* a mapping, or its destinations, on one side only */
+    HEFT_DRIFT_RECIPE = 10,    /* another text */
+    HEFT_DRIFT_BINDING = 11,   /* another value of a let, of the configuration, of a variable */
+    HEFT_DRIFT_RANKS = 12,     /* another number of ranks */
+    HEFT_DRIFT_EXCEPTION = 13, /* an exception added or gone, or with another reason */
+    HEFT_DRIFT_PLAN = 14       /* another plan where all of the above is equal */
 } heft_drift_kind_t;
 
 typedef struct heft_drift_finding {

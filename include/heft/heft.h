@@ -6,6 +6,7 @@
 #include "heft/bench.h"
 #include "heft/cache.h"
 #include "heft/config.h"
+#include "heft/contract.h"
 #include "heft/diff.h"
 #include "heft/drift.h"
 #include "heft/exec.h"

@@ -180,6 +180,7 @@ extern const cli_command_t cli_cmd_bench;
 extern const cli_command_t cli_cmd_check;
 extern const cli_command_t cli_cmd_completion;
 extern const cli_command_t cli_cmd_config;
+extern const cli_command_t cli_cmd_contract;
 extern const cli_command_t cli_cmd_convert;
 extern const cli_command_t cli_cmd_coordinator;
 extern const cli_command_t cli_cmd_demo;

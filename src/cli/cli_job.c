@@ -162,7 +162,7 @@ int cli_job_check_ranks(const cli_args_t *args, const cli_job_t *job, const char
     return CLI_OK;
 }
 
-static int open_destinations(const cli_args_t *args, const char *dst, cli_job_t *job)
+int cli_job_open_destinations(const cli_args_t *args, const char *dst, cli_job_t *job)
 {
     job->destinations = calloc((size_t)job->n_tapes + 1, sizeof job->destinations[0]);
     if (job->destinations == NULL) {
@@ -199,7 +199,7 @@ int cli_job_compile(const cli_args_t *args, const char *dst, cli_job_t *job)
     if (job->tapes == NULL) {
         return cli_out_of_memory(args);
     }
-    int code = dst != NULL ? open_destinations(args, dst, job) : CLI_OK;
+    int code = dst != NULL ? cli_job_open_destinations(args, dst, job) : CLI_OK;
     for (uint32_t i = 0; i < job->n_tapes && code == CLI_OK; i++) {
         if (heft_recipe_compile_all(job->recipe, job->bindings, job->first_rank + i,
                                     job->source.manifest, destination_of(job, i), job->issues,
@@ -227,8 +227,7 @@ int cli_job_plan(const cli_args_t *args, cli_job_t *job)
     return status == HEFT_OK ? CLI_OK : cli_exit_of(&job->err);
 }
 
-/* What is right and slow, and what the recipe notes. */
-static void print_warnings(const cli_args_t *args, const cli_job_t *job)
+void cli_job_print_warnings(const cli_args_t *args, const cli_job_t *job)
 {
     uint32_t n = heft_report_get_n_findings(job->report);
     for (uint32_t i = 0; i < n; i++) {
@@ -249,16 +248,21 @@ int cli_job_run(const cli_args_t *args, const char *source, bool needs_data, cli
     code = cli_job_compile(args, job->destination, job);
     code = code == CLI_OK ? cli_job_plan(args, job) : code;
     if (code == CLI_OK) {
-        print_warnings(args, job);
+        cli_job_print_warnings(args, job);
     }
     if (code != CLI_OK && job->err.status != HEFT_OK) {
-        (void)cli_fail_status(args, &job->err);
-        cli_print_issues(stderr, job);
-        if (job->report != NULL) {
-            cli_print_findings(stderr, job->report, MAX_PRINTED_FINDINGS);
-        }
+        cli_job_print_refusal(args, job);
     }
     return code;
+}
+
+void cli_job_print_refusal(const cli_args_t *args, const cli_job_t *job)
+{
+    (void)cli_fail_status(args, &job->err);
+    cli_print_issues(stderr, job);
+    if (job->report != NULL) {
+        cli_print_findings(stderr, job->report, MAX_PRINTED_FINDINGS);
+    }
 }
 
 void cli_print_issues(FILE *out, const cli_job_t *job)

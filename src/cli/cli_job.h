@@ -38,6 +38,12 @@ int cli_job_name(const cli_args_t *args, const cli_job_t *job, cli_model_t *mode
 /* Compile all ranks, or that of --rank, against the destination at `dst` if it is not NULL. A
  * refusal is kept in job->err and not printed. */
 int cli_job_compile(const cli_args_t *args, const char *dst, cli_job_t *job);
+/* Open the destinations of ranks [first_rank, first_rank + n_tapes) at `dst`. */
+int cli_job_open_destinations(const cli_args_t *args, const char *dst, cli_job_t *job);
+/* The step that failed: its message, what is wrong with the recipe, findings. */
+void cli_job_print_refusal(const cli_args_t *args, const cli_job_t *job);
+/* What is right and slow, and what the recipe notes. */
+void cli_job_print_warnings(const cli_args_t *args, const cli_job_t *job);
 /* CLI_USAGE where `dst` holds folders of ranks and the recipe has one rank, or is itself the folder
  * of one rank of several. */
 int cli_job_check_ranks(const cli_args_t *args, const cli_job_t *job, const char *dst);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A checkpoint or a manifest's JSON file, whichever a path names. */
+/* A checkpoint, or the JSON file of a manifest or of a contract, whichever a path names. */
 #include "cli/cli_model.h"
 
 #include <stdlib.h>
@@ -52,6 +52,26 @@ static bool is_manifest_path(const char *path)
            S_ISREG(sb.st_mode);
 }
 
+/* A contract says so in its first key; a manifest never has that one. */
+static bool is_contract_text(const char *text, size_t n)
+{
+    static const char key[] = "\"heft_contract\"";
+    size_t at = 0;
+    while (at < n && strchr(" \t\r\n{", text[at]) != NULL) {
+        at++;
+    }
+    return n - at >= sizeof key - 1 && memcmp(text + at, key, sizeof key - 1) == 0;
+}
+
+/* The contract, or the manifest, in a JSON text. */
+static heft_status_t decode_text(const char *text, size_t n, cli_model_t *model, char **report,
+                                 heft_error_t *err)
+{
+    return is_contract_text(text, n)
+               ? heft_contract_decode(text, n, &model->contract, err)
+               : heft_manifest_decode_report(text, n, &model->owned, report, err);
+}
+
 static int open_manifest(const cli_args_t *args, const char *path, cli_model_t *model)
 {
     char *text = NULL;
@@ -62,7 +82,7 @@ static int open_manifest(const cli_args_t *args, const char *path, cli_model_t *
     }
     heft_error_t err = HEFT_ERROR_INIT;
     char *report = NULL;
-    heft_status_t status = heft_manifest_decode_report(text, n, &model->owned, &report, &err);
+    heft_status_t status = decode_text(text, n, model, &report, &err);
     free(text);
     if (status != HEFT_OK) {
         code = cli_fail(args, cli_exit_of(&err), "%s: %s (%s)", path, err.message,
@@ -71,7 +91,8 @@ static int open_manifest(const cli_args_t *args, const char *path, cli_model_t *
         heft_string_free(report);
         return code;
     }
-    model->manifest = model->owned;
+    model->manifest =
+        model->contract != NULL ? heft_contract_get_manifest(model->contract) : model->owned;
     return CLI_OK;
 }
 
@@ -167,5 +188,6 @@ void cli_model_close(cli_model_t *model)
 {
     heft_checkpoint_close(model->checkpoint);
     heft_manifest_destroy(model->owned);
+    heft_contract_destroy(model->contract);
     *model = (cli_model_t){ .manifest = NULL };
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a path on the command line names: a checkpoint (file or folder), or a manifest (".json"). */
+/* What a path on the command line names: a checkpoint (file or folder), or a manifest or a contract
+ * (".json"). */
 #ifndef HEFT_CLI_CLI_MODEL_H
 #define HEFT_CLI_CLI_MODEL_H
 
@@ -8,7 +9,8 @@
 typedef struct cli_model {
     heft_checkpoint_t *checkpoint;   /* NULL for a manifest */
     heft_manifest_t *owned;          /* NULL for a checkpoint */
-    const heft_manifest_t *manifest; /* of either; borrowed from the above */
+    heft_contract_t *contract;       /* of a contract's file */
+    const heft_manifest_t *manifest; /* of any; borrowed from the above */
 } cli_model_t;
 
 /* Print what is wrong and return the exit code; close it after CLI_OK, and it may be closed after a

@@ -81,19 +81,92 @@ static int print_result(const cli_args_t *args, const cli_job_t *job, int code)
     return code;
 }
 
-/* ---- without a recipe: one side then and now ---- */
+/* ---- without a recipe: then and now ---- */
 
-static int print_drift(const cli_args_t *args, const heft_drift_t *drift)
+/* what: what was compared or made again, where that could be taken for more than it is; or NULL. */
+static int print_drift(const cli_args_t *args, const heft_drift_t *drift, const char *what)
 {
     uint32_t n = heft_drift_get_n(drift);
+    int code = n == 0 ? CLI_OK : CLI_DIFFERS;
     if (cli_has(args, "json")) {
-        int printed = cli_print_json(args, json_pack("{s:b, s:i, s:o}", "ok", n == 0, "errors",
-                                                     (int)n, "drift", cli_drift_json(drift)));
-        return printed != CLI_OK ? printed : n == 0 ? CLI_OK : CLI_DIFFERS;
+        int printed =
+            cli_print_json(args, json_pack("{s:b, s:i, s:s*, s:o}", "ok", n == 0, "errors", (int)n,
+                                           "compared", what, "drift", cli_drift_json(drift)));
+        return printed != CLI_OK ? printed : code;
     }
     cli_drift_print(stdout, drift, MAX_LINES);
-    (void)printf(n == 0 ? "no drift\n" : "drift: %u finding%s\n", n, n == 1 ? "" : "s");
-    return n == 0 ? CLI_OK : CLI_DIFFERS;
+    if (n == 0) {
+        (void)printf("no drift");
+    } else {
+        (void)printf("drift: %u finding%s", n, n == 1 ? "" : "s");
+    }
+    (void)printf(what != NULL ? " (%s)\n" : "\n", what);
+    return code;
+}
+
+/* Make the mapping of a contract again. */
+static int check_contract(const cli_args_t *args, const heft_contract_t *contract)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_drift_t *drift = NULL;
+    heft_report_t *report = NULL;
+    char what[80];
+    if (heft_contract_has_mapping(contract) == 0) {
+        return cli_fail(args, CLI_USAGE,
+                        "the contract has no mapping to prove: give a second operand to compare "
+                        "with, or --recipe");
+    }
+    heft_status_t status = heft_contract_check(contract, &drift, &report, &err);
+    uint32_t n = heft_contract_get_n_ranks(contract);
+    (void)snprintf(what, sizeof what, "the mapping made again, %u rank%s", n, n == 1 ? "" : "s");
+    int code = CLI_OK;
+    if (status == HEFT_OK) {
+        code = print_drift(args, drift, what);
+    } else {
+        code = cli_fail(args, cli_exit_of(&err), "the recorded mapping is refused: %s (%s)",
+                        err.message, heft_status_get_name(err.status));
+        if (report != NULL) {
+            cli_print_findings(stderr, report, MAX_LINES);
+        }
+    }
+    heft_drift_destroy(drift);
+    heft_report_destroy(report);
+    return code;
+}
+
+/* Names as the other side has them, where only one of the two declares how. */
+static int name_alike(const cli_args_t *args, const cli_model_t *model, cli_model_t *other)
+{
+    heft_name_opts_t opts = HEFT_NAME_OPTS_INIT;
+    opts.name_form = heft_manifest_get_name_form(model->manifest);
+    opts.layer_form = heft_manifest_get_layer_form(model->manifest);
+    opts.types_lost = opts.name_form == HEFT_NAME_FORM_KEYSTR ? 1 : 0;
+    bool is_declared = heft_manifest_get_name_form(other->manifest) != HEFT_NAME_FORM_NONE;
+    return is_declared ? CLI_OK : cli_model_name(args, other, &opts);
+}
+
+static int compare_models(const cli_args_t *args, cli_model_t *a, cli_model_t *b)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_drift_t *drift = NULL;
+    int code = name_alike(args, a, b);
+    code = code == CLI_OK ? name_alike(args, b, a) : code;
+    if (code != CLI_OK) {
+        return code;
+    }
+    const char *what = a->contract == NULL && b->contract == NULL ? NULL : "manifests only";
+    heft_status_t status;
+    if (a->contract != NULL && b->contract != NULL) {
+        what = heft_contract_has_mapping(a->contract) + heft_contract_has_mapping(b->contract) > 0
+                   ? "manifests and mappings"
+                   : NULL;
+        status = heft_contract_compare(a->contract, b->contract, &drift, &err);
+    } else {
+        status = heft_drift_create(a->manifest, b->manifest, &drift, &err);
+    }
+    code = status == HEFT_OK ? print_drift(args, drift, what) : cli_fail_status(args, &err);
+    heft_drift_destroy(drift);
+    return code;
 }
 
 static int check_drift(const cli_args_t *args)
@@ -104,23 +177,18 @@ static int check_drift(const cli_args_t *args)
             return cli_fail(args, CLI_USAGE, "--%s needs --recipe", others[i]);
         }
     }
-    if (args->n_operands < 2) {
-        return cli_fail(args, CLI_USAGE, "--recipe is needed, or a second operand to compare with");
-    }
     cli_model_t a = { .manifest = NULL };
     cli_model_t b = { .manifest = NULL };
-    heft_error_t err = HEFT_ERROR_INIT;
-    heft_drift_t *drift = NULL;
     int code = cli_model_open(args, args->operands[0], "source", &a);
-    if (code == CLI_OK) {
+    if (code == CLI_OK && args->n_operands < 2) {
+        code = a.contract != NULL
+                   ? check_contract(args, a.contract)
+                   : cli_fail(args, CLI_USAGE,
+                              "--recipe is needed, or a second operand to compare with");
+    } else if (code == CLI_OK) {
         code = cli_model_open(args, args->operands[1], heft_manifest_get_side(a.manifest), &b);
+        code = code == CLI_OK ? compare_models(args, &a, &b) : code;
     }
-    if (code == CLI_OK) {
-        code = heft_drift_create(a.manifest, b.manifest, &drift, &err) == HEFT_OK
-                   ? print_drift(args, drift)
-                   : cli_fail_status(args, &err);
-    }
-    heft_drift_destroy(drift);
     cli_model_close(&a);
     cli_model_close(&b);
     return code;
@@ -151,7 +219,7 @@ static int run(const cli_args_t *args)
 
 static const cli_operand_t operands[] = {
     { .name = "SRC",
-      .help = "The source: a checkpoint, or its manifest (.json).",
+      .help = "The source: a checkpoint, its manifest or its contract (.json).",
       .complete = CLI_COMPLETE_FILE },
     { .name = "DST",
       .help = "The destination, to be compared both ways: a checkpoint or a manifest (.json); with "
@@ -166,7 +234,7 @@ static const cli_option_t options[] = {
 
 const cli_command_t cli_cmd_check = {
     .name = "check",
-    .summary = "prove a recipe, or find drift between two of one side",
+    .summary = "prove a recipe or a contract, or find drift",
     .description =
         "Compiles the recipe for every destination rank, folds it to direct copies, and proves "
         "that "
@@ -178,12 +246,15 @@ const cli_command_t cli_cmd_check = {
         "With "
         "--rank, "
         "one rank alone is proven, and source elements it does not use are no error.\n\n"
-        "Without --recipe, SRC and DST are one side then and now (manifests or checkpoints), and "
-        "every difference is listed: names gone, added or renamed, dtypes, shapes, layouts, "
-        "attributes. Status 1 where there is any.",
+        "Without --recipe, SRC and DST are one side then and now (manifests, contracts or "
+        "checkpoints), and every difference is listed: names gone, added or renamed, dtypes, "
+        "shapes, layouts, attributes; of two contracts also recipe, values, ranks, exceptions, "
+        "plans. Status 1 where there is any.\n\n"
+        "A contract alone is made again from what it holds, and must come to the same plans.",
     .example = "heft check MODEL --recipe hf-to-engine-dense --let tp=3\n"
                "heft check MODEL ENGINE --recipe my.heft --json\n"
-               "heft check engine-0.9.json engine-now.json",
+               "heft check engine-0.9.json engine-now.json\n"
+               "heft check contract.json",
     .exits = "0 1 2 3 4",
     .options = options,
     .n_options = CLI_COUNT(options),

@@ -6,7 +6,6 @@
  * all got another prefix is told apart layer by layer, and no search is larger than its bucket.
  */
 #include "format/manifest_impl.h"
-#include "heft/drift.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,6 +35,7 @@ typedef struct lones {
 
 typedef struct work {
     heft_drift_t *drift;
+    const char *prefix;
     const heft_manifest_t *first;
     const heft_manifest_t *second;
     lones_t gone;
@@ -46,22 +46,22 @@ typedef struct work {
 
 const char *heft_drift_kind_get_name(heft_drift_kind_t kind)
 {
-    static const char *const names[] = { "missing",  "added",  "renamed",   "retyped",
-                                         "reshaped", "relaid", "attribute", "side" };
+    static const char *const names[] = { "missing", "added",     "renamed",   "retyped", "reshaped",
+                                         "relaid",  "attribute", "side",      "mapping", "recipe",
+                                         "binding", "ranks",     "exception", "plan" };
     size_t i = (size_t)kind - 1;
     return i < sizeof names / sizeof names[0] ? names[i] : "unknown";
 }
 
 /* ---- findings ---- */
 
-static heft_status_t add(work_t *w, heft_drift_kind_t kind, const char *name, const char *other,
-                         heft__text_t *text)
+heft_status_t heft__drift_add(heft_drift_t *d, heft_drift_kind_t kind, const char *name,
+                              const char *other, heft__text_t *text, heft_error_t *err)
 {
-    heft_drift_t *d = w->drift;
     void *items = d->findings;
     if (!heft__grow(&items, &d->cap, d->n + 1, sizeof *d->findings)) {
         heft__text_fini(text);
-        return heft__error_nomem(w->err, (d->n + 1) * sizeof *d->findings);
+        return heft__error_nomem(err, (d->n + 1) * sizeof *d->findings);
     }
     d->findings = items;
     heft_drift_finding_t *f = &d->findings[d->n];
@@ -73,10 +73,25 @@ static heft_status_t add(work_t *w, heft_drift_kind_t kind, const char *name, co
     size_t len = text->len;
     heft__text_fini(text);
     if (failed) {
-        return heft__error_nomem(w->err, len + strlen(name) + strlen(other));
+        return heft__error_nomem(err, len + strlen(name) + strlen(other));
     }
     d->n++;
     return HEFT_OK;
+}
+
+/* The same, with what the manifests are in front. */
+static heft_status_t add(work_t *w, heft_drift_kind_t kind, const char *name, const char *other,
+                         heft__text_t *text)
+{
+    if (w->prefix[0] == '\0') {
+        return heft__drift_add(w->drift, kind, name, other, text, w->err);
+    }
+    heft__text_t whole;
+    heft__text_init(&whole);
+    heft__text_printf(&whole, "%s: %s", w->prefix, text->data);
+    whole.failed = whole.failed || text->failed;
+    heft__text_fini(text);
+    return heft__drift_add(w->drift, kind, name, other, &whole, w->err);
 }
 
 static void put_tensor(heft__text_t *text, const heft_tensor_info_t *t)
@@ -425,7 +440,11 @@ static int by_kind(const void *a, const void *b)
 {
     const heft_drift_finding_t *x = a;
     const heft_drift_finding_t *y = b;
-    return x->kind != y->kind ? (x->kind < y->kind ? -1 : 1) : strcmp(x->name, y->name);
+    if (x->kind != y->kind) {
+        return x->kind < y->kind ? -1 : 1;
+    }
+    int order = strcmp(x->name, y->name);
+    return order != 0 ? order : strcmp(x->text, y->text);
 }
 
 static heft_status_t compare(work_t *w)
@@ -445,11 +464,36 @@ static heft_status_t compare(work_t *w)
     status = status == HEFT_OK ? report_lones(w, &w->gone, true) : status;
     status = status == HEFT_OK ? report_lones(w, &w->added, false) : status;
     status = status == HEFT_OK ? compare_attrs(w) : status;
-    status = status == HEFT_OK ? compare_sides(w) : status;
-    if (status == HEFT_OK && w->drift->n > 1) {
-        qsort(w->drift->findings, w->drift->n, sizeof *w->drift->findings, by_kind);
-    }
+    return status == HEFT_OK ? compare_sides(w) : status;
+}
+
+heft_status_t heft__drift_add_manifests(heft_drift_t *drift, const char *prefix,
+                                        const heft_manifest_t *first, const heft_manifest_t *second,
+                                        heft_error_t *err)
+{
+    work_t w = { .drift = drift, .prefix = prefix, .first = first, .second = second, .err = err };
+    heft_status_t status = compare(&w);
+    heft__free(w.gone.items);
+    heft__free(w.added.items);
     return status;
+}
+
+heft_status_t heft__drift_create_empty(heft_drift_t **drift_out, heft_error_t *err)
+{
+    heft_drift_t *drift = heft__calloc(1, sizeof *drift);
+    if (drift == NULL) {
+        return heft__error_nomem(err, sizeof *drift);
+    }
+    heft__arena_init(&drift->arena, 4096);
+    *drift_out = drift;
+    return HEFT_OK;
+}
+
+void heft__drift_sort(heft_drift_t *drift)
+{
+    if (drift->n > 1) {
+        qsort(drift->findings, drift->n, sizeof *drift->findings, by_kind);
+    }
 }
 
 heft_status_t heft_drift_create(const heft_manifest_t *first, const heft_manifest_t *second,
@@ -459,19 +503,16 @@ heft_status_t heft_drift_create(const heft_manifest_t *first, const heft_manifes
         return heft__error_set(err, HEFT_ERR_STATE, "the %s manifest is not finished",
                                heft__manifest_is_finished(first) ? "second" : "first");
     }
-    heft_drift_t *drift = heft__calloc(1, sizeof *drift);
-    if (drift == NULL) {
-        return heft__error_nomem(err, sizeof *drift);
+    heft_drift_t *drift = NULL;
+    heft_status_t status = heft__drift_create_empty(&drift, err);
+    if (status == HEFT_OK) {
+        status = heft__drift_add_manifests(drift, "", first, second, err);
     }
-    heft__arena_init(&drift->arena, 4096);
-    work_t w = { .drift = drift, .first = first, .second = second, .err = err };
-    heft_status_t status = compare(&w);
-    heft__free(w.gone.items);
-    heft__free(w.added.items);
     if (status != HEFT_OK) {
         heft_drift_destroy(drift);
         return status;
     }
+    heft__drift_sort(drift);
     *drift_out = drift;
     return HEFT_OK;
 }

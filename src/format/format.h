@@ -8,6 +8,7 @@
 #ifndef HEFT_FORMAT_FORMAT_H
 #define HEFT_FORMAT_FORMAT_H
 
+#include "heft/drift.h"
 #include "heft/model.h"
 #include "tensor/tensor.h"
 
@@ -36,6 +37,24 @@ heft_status_t heft__manifest_copy_natives(const heft_manifest_t *names, heft_man
                                           heft_error_t *err);
 /* Tensor i, borrowed; NULL beyond the end. */
 const heft_tensor_info_t *heft__manifest_get(const heft_manifest_t *manifest, uint32_t i);
+
+struct json_t;
+/* heft_manifest_decode of a value that was parsed already. */
+heft_status_t heft__manifest_decode_json(const struct json_t *root, heft_manifest_t **manifest_out,
+                                         heft_error_t *err);
+
+/* ---- drift of more than manifests ---- */
+
+heft_status_t heft__drift_create_empty(heft_drift_t **drift_out, heft_error_t *err);
+/* Takes text, also on failure. */
+heft_status_t heft__drift_add(heft_drift_t *drift, heft_drift_kind_t kind, const char *name,
+                              const char *other, heft__text_t *text, heft_error_t *err);
+/* What differs between two finished manifests; each text begins with prefix, if it is not empty. */
+heft_status_t heft__drift_add_manifests(heft_drift_t *drift, const char *prefix,
+                                        const heft_manifest_t *first, const heft_manifest_t *second,
+                                        heft_error_t *err);
+/* Into the order that is promised. */
+void heft__drift_sort(heft_drift_t *drift);
 
 /* ---- safetensors ---- */
 

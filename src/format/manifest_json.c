@@ -504,6 +504,12 @@ static heft_status_t decode_root(const json_t *root, heft_manifest_t **manifest_
     return HEFT_OK;
 }
 
+heft_status_t heft__manifest_decode_json(const json_t *root, heft_manifest_t **manifest_out,
+                                         heft_error_t *err)
+{
+    return decode_root(root, manifest_out, NULL, err);
+}
+
 heft_status_t heft_manifest_decode(const char *text, size_t n, heft_manifest_t **manifest_out,
                                    heft_error_t *err)
 {

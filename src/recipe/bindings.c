@@ -338,8 +338,62 @@ static char *dump(const json_t *value, size_t *n_out)
     return text;
 }
 
+/* Put what stands at one path of keys at the same path of `to`; false: no memory. */
+static bool copy_path(const json_t *from, json_t *to, const char *path)
+{
+    for (;;) {
+        char key[128];
+        const size_t len = strcspn(path, ".");
+        if (len >= sizeof key) {
+            return true; /* no recipe can read it */
+        }
+        memcpy(key, path, len);
+        key[len] = '\0';
+        json_t *value = json_object_get(from, key);
+        json_t *there = json_object_get(to, key);
+        if (value == NULL || value == there) {
+            return true;
+        }
+        if (path[len] == '\0' || !json_is_object(value)) {
+            return json_object_set(to, key, value) == 0;
+        }
+        if (there == NULL && json_object_set_new(to, key, json_object()) != 0) {
+            return false;
+        }
+        from = value;
+        to = json_object_get(to, key);
+        path += len + 1;
+    }
+}
+
+/* The part of the configuration that a recipe reads (NULL: all of it). NULL: no memory. */
+static json_t *config_read(const heft_bindings_t *bindings, const heft_recipe_t *recipe)
+{
+    if (bindings->config == NULL) {
+        return json_object();
+    }
+    if (recipe == NULL) {
+        return json_incref(bindings->config);
+    }
+    json_t *config = json_object();
+    for (size_t i = 0; config != NULL && i < recipe->n_config_keys; i++) {
+        if (!copy_path(bindings->config, config, recipe->config_keys[i])) {
+            json_decref(config);
+            return NULL;
+        }
+    }
+    return config;
+}
+
 heft_status_t heft_bindings_encode(const heft_bindings_t *bindings, char **text_out,
                                    heft_error_t *err)
+{
+    return heft__bindings_encode_read(bindings, NULL, text_out, err);
+}
+
+heft_status_t heft__bindings_encode_read(const heft_bindings_t *bindings,
+                                         const heft_recipe_t *recipe, char **text_out,
+                                         heft_error_t *err)
 {
     json_t *root = json_object();
     json_t *lets = json_object();
@@ -350,8 +404,7 @@ heft_status_t heft_bindings_encode(const heft_bindings_t *bindings, char **text_
     }
     ok = ok && json_object_set(root, "let", lets) == 0;
     if (ok) {
-        json_t *config = bindings->config != NULL ? json_incref(bindings->config) : json_object();
-        ok = json_object_set_new(root, "config", config) == 0;
+        ok = json_object_set_new(root, "config", config_read(bindings, recipe)) == 0;
     }
     if (ok && bindings->env != NULL) {
         ok = json_object_set(root, "env", bindings->env) == 0;
@@ -459,6 +512,14 @@ heft_status_t heft_bindings_decode(const char *text, size_t n, heft_bindings_t *
     if (root == NULL) {
         return json_failed(&error, "bindings", err);
     }
+    heft_status_t status = heft__bindings_decode_json(root, bindings_out, err);
+    json_decref(root);
+    return status;
+}
+
+heft_status_t heft__bindings_decode_json(json_t *root, heft_bindings_t **bindings_out,
+                                         heft_error_t *err)
+{
     heft_bindings_t *bindings = NULL;
     heft_status_t status = HEFT_OK;
     if (!json_is_object(root)) {
@@ -470,7 +531,6 @@ heft_status_t heft_bindings_decode(const char *text, size_t n, heft_bindings_t *
     if (status == HEFT_OK && bindings != NULL) {
         status = decode_root(bindings, root, err);
     }
-    json_decref(root);
     if (status != HEFT_OK) {
         heft_bindings_destroy(bindings);
         return status;

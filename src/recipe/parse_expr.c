@@ -250,6 +250,24 @@ static heft_status_t parse_variable(heft__parser_t *p, heft__expr_t *expr)
     return HEFT_OK;
 }
 
+/* config.KEY; the recipe keeps a list of these, too. */
+static heft_status_t parse_config(heft__parser_t *p, heft__expr_t *expr)
+{
+    heft_recipe_t *recipe = p->recipe;
+    void *items = recipe->config_keys;
+    expr->kind = EXPR_CONFIG;
+    heft_status_t status = parse_path(p, expr);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    if (!heft__grow(&items, &recipe->cap_config_keys, recipe->n_config_keys + 1, sizeof(char *))) {
+        return heft__parse_nomem(p);
+    }
+    recipe->config_keys = items;
+    recipe->config_keys[recipe->n_config_keys++] = expr->text;
+    return HEFT_OK;
+}
+
 /* dest.KEY, dest("PATTERN").KEY, and the same of the source */
 static heft_status_t parse_dest(heft__parser_t *p, heft__expr_t *expr)
 {
@@ -286,8 +304,7 @@ static heft_status_t parse_word(heft__parser_t *p, heft__expr_t *expr)
     }
     bool is_config = heft__parse_is_word(p, "config");
     if (is_config) {
-        expr->kind = EXPR_CONFIG;
-        return parse_path(p, expr);
+        return parse_config(p, expr);
     }
     if (heft__parse_is_word(p, "dest") ||
         (heft__parse_is_word(p, "source") &&

@@ -557,6 +557,7 @@ void heft_recipe_destroy(heft_recipe_t *recipe)
     json_decref(recipe->lists);
     heft__free(recipe->lets);
     heft__free(recipe->variables);
+    heft__free(recipe->config_keys);
     heft__free(recipe->attr_lines);
     heft__free(recipe->functions);
     heft__free(recipe->steps);

@@ -416,6 +416,8 @@ struct heft_recipe {
     size_t n_attr_lines, cap_attr_lines;
     const char **variables; /* of the environment, as often as they are named */
     size_t n_variables, cap_variables;
+    const char **config_keys; /* paths of config.KEY, as often as they are named */
+    size_t n_config_keys, cap_config_keys;
     json_t *lists; /* an array of those that expressions hold; NULL: none */
 };
 

@@ -372,6 +372,130 @@ class Drift(Files):
         self.assertIn("--recipe is needed", self.heft("check", self.model, code=2).stderr)
 
 
+RECIPE = """let tp = 2, unit = config.hidden_size or 8
+ranks tp as r
+ignore "model.norm.*" because "normed elsewhere"
+"model.embed_tokens.weight" [v, ({r}:tp d)] -> "embed" [v, d]
+"""
+
+
+class Contract(Files):
+    """Two tensors, so that a change is one line."""
+
+    def setUp(self):
+        super().setUp()
+        self.model = self.dir / "small"
+        self.model.mkdir()
+        self.small = {n: self.tensors[n] for n in ("model.embed_tokens.weight", "model.norm.weight")}
+        self.write_model(self.small, hidden_size=8)
+
+    def write_model(self, tensors, **config):
+        write_safetensors(self.model / "model.safetensors", tensors)
+        (self.model / "config.json").write_text(json.dumps(config))
+
+    def contract(self, name, *extra, recipe=RECIPE):
+        path = self.dir / name
+        self.heft("contract", self.model, "--recipe", self.recipe(recipe), "--output", path, *extra)
+        return path
+
+    def drift(self, then, now):
+        lines = self.heft("check", then, now, code=1).stdout.splitlines()
+        found = self.json("check", then, now, code=1)
+        self.assertEqual([f["text"] for f in found["drift"]], lines[:-1])
+        self.assertEqual(lines[-1].split(" (")[0], "drift: %d finding%s" % (len(lines) - 1, "s" if len(lines) > 2 else ""))
+        return [(f["kind"], f["text"]) for f in found["drift"]]
+
+    def test_equal_input_gives_equal_bytes(self):
+        then = self.contract("then.json")
+        self.assertEqual(self.heft("contract", self.model, "--recipe", self.recipe(RECIPE)).stdout, then.read_text())
+        self.assertEqual(self.heft("check", then, self.contract("now.json")).stdout, "no drift (manifests and mappings)\n")
+        self.assertEqual(self.heft("check", then, self.model).stdout, "no drift (manifests only)\n")
+        held = json.loads(then.read_text())
+        ranks = [r["digest"] for r in self.json("plan", self.model, "--recipe", self.recipe(RECIPE))["ranks"]]
+        self.assertEqual([r["plan"] for r in held["mapping"]["ranks"]], ranks)
+        self.assertEqual(held["mapping"]["bindings"]["config"], {"hidden_size": 8})
+
+    def test_made_again_without_the_model(self):
+        then = self.contract("then.json")
+        shutil.rmtree(self.model)
+        os.remove(self.recipe(RECIPE))
+        self.assertEqual(self.heft("check", then).stdout, "no drift (the mapping made again, 2 ranks)\n")
+        self.assertEqual(self.json("check", then)["errors"], 0)
+        # a contract is its manifest where one is taken
+        self.assertIn("proven", self.heft("check", then, "--recipe", self.recipe(RECIPE)).stdout)
+
+    def test_a_renamed_tensor(self):
+        then = self.contract("then.json")
+        moved = {n.replace("embed_tokens", "embed_token"): t for n, t in self.small.items()}
+        self.write_model(moved, hidden_size=8)
+        renamed = 'renamed "model.embed_tokens.weight" to "model.embed_token.weight", BF16 [70, 8]'
+        self.assertEqual(self.drift(then, self.model), [("renamed", renamed)])
+        refused = self.heft("contract", self.model, "--recipe", self.recipe(RECIPE), "--output", then, code=1)
+        self.assertIn("model.embed_token.weight", refused.stderr)
+        self.assertEqual(self.heft("check", then).stdout, "no drift (the mapping made again, 2 ranks)\n")
+
+    def test_a_changed_value(self):
+        then = self.contract("then.json")
+        self.assertEqual(
+            self.drift(then, self.contract("now.json", "--let", "tp=4")),
+            [("binding", "let tp: was not given, is 4"), ("ranks", "ranks: were 2, are 4")],
+        )
+        self.write_model(self.small, hidden_size=16, unread=1)
+        found = [("binding", "config.hidden_size: was 8, is 16")]
+        self.assertEqual(self.drift(then, self.contract("now.json")), found)
+
+    def test_a_changed_line(self):
+        then = self.contract("then.json")
+        found = self.drift(then, self.contract("now.json", recipe=RECIPE.replace("-> \"embed\"", "-> \"emb\"")))
+        self.assertEqual([kind for kind, _ in found], ["recipe"])
+        self.assertIn("changed from line 4: was", found[0][1])
+        self.assertNotIn("plans are equal", found[0][1])
+        found = self.drift(then, self.contract("now.json", recipe="# new\n" + RECIPE))
+        self.assertIn("changed from line 1: was", found[0][1])
+        self.assertIn("; the plans are equal", found[0][1])
+
+    def test_an_exception_that_is_gone(self):
+        then = self.contract("then.json")
+        rule = '"model.norm.weight" [d] -> "norm" [d]'
+        recipe = RECIPE.replace('ignore "model.norm.*" because "normed elsewhere"', rule)
+        found = self.drift(then, self.contract("now.json", recipe=recipe))
+        self.assertEqual([kind for kind, _ in found], ["recipe", "exception"])
+        gone = 'exception unused "model.norm.*" gone; its reason was "normed elsewhere"'
+        self.assertEqual(found[1][1], gone)
+
+    def test_a_destination_must_agree_and_is_kept(self):
+        self.heft("convert", self.model, self.dir / "engine", "--recipe", self.recipe(RECIPE))
+        then = self.dir / "then.json"
+        self.heft("contract", self.model, self.dir / "engine", "--recipe", self.recipe(RECIPE), "--output", then)
+        self.assertEqual(len(json.loads(then.read_text())["destinations"]), 1)  # both ranks have it
+        self.assertEqual(self.heft("check", then).stdout, "no drift (the mapping made again, 2 ranks)\n")
+        self.assertEqual(self.drift(then, self.contract("now.json")), [("mapping", "destination: was recorded, is not")])
+        write_safetensors(self.dir / "engine" / "rank-1" / "model.safetensors", {"other": self.small["model.norm.weight"]})
+        command = ("contract", self.model, self.dir / "engine", "--recipe", self.recipe(RECIPE))
+        self.assertIn("ERR_", self.heft(*command, code=1).stderr)
+
+    def test_a_side_alone(self):
+        side = self.dir / "side.json"
+        side.write_text(self.heft("contract", self.model, "--side", "destination").stdout)
+        self.assertEqual(json.loads(side.read_text())["manifest"]["side"], "destination")
+        self.assertEqual(self.heft("check", side, side).stdout, "no drift\n")
+        self.assertIn("no mapping", self.heft("check", side, code=2).stderr)
+
+    def test_what_is_refused(self):
+        then = self.contract("then.json")
+        then.write_text(then.read_text().replace("normed elsewhere", "no reason"))
+        self.assertIn("was it edited?", self.heft("check", then, code=3).stderr)
+        then.write_text('{"heft_contract": 2}')
+        self.assertIn("format version 2, this library reads 1", self.heft("check", then, code=3).stderr)
+        self.assertIn("--let needs --recipe", self.heft("contract", self.model, "--let", "tp=1", code=2).stderr)
+        self.assertIn("needs --recipe", self.heft("contract", self.model, self.model, code=2).stderr)
+        command = ("contract", self.model, "--recipe", self.recipe(RECIPE), "--side", "source")
+        self.assertIn("--side is of a side alone", self.heft(*command, code=2).stderr)
+        nowhere = self.dir / "no" / "where.json"
+        command = ("contract", self.model, "--recipe", self.recipe(RECIPE), "--output", nowhere)
+        self.assertIn("cannot write", self.heft(*command, code=4).stderr)
+
+
 class Diff(Files):
     def changed(self, edit):
         folder = self.dir / "other"
