@@ -48,10 +48,23 @@ static heft_status_t push(lexer_t *lx, heft__token_t token)
     return HEFT_OK;
 }
 
+static bool is_one_of(const heft__token_t *token, const char *const *words, size_t n)
+{
+    for (size_t i = 0; token->kind == TOKEN_NAME && i < n; i++) {
+        if (token->text.len == strlen(words[i]) &&
+            memcmp(token->text.data, words[i], token->text.len) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Does a statement go on after this token, whatever comes? */
 static bool wants_more(const heft__token_t *token)
 {
-    return token->kind == TOKEN_NEWLINE || token->kind == TOKEN_ARROW ||
+    static const char *const words[] = { "and", "or", "not" };
+    return is_one_of(token, words, sizeof words / sizeof words[0]) ||
+           token->kind == TOKEN_NEWLINE || token->kind == TOKEN_ARROW ||
            token->kind == TOKEN_COMMA || (token->kind >= TOKEN_EQ && token->kind <= TOKEN_PERCENT);
 }
 
@@ -60,16 +73,8 @@ static bool continues(const heft__token_t *token)
 {
     static const char *const words[] = { "where", "for",     "when",   "by",
                                          "in",    "because", "except", "note" };
-    if (token->kind == TOKEN_ARROW || token->kind == TOKEN_COMMA) {
-        return true;
-    }
-    for (size_t i = 0; token->kind == TOKEN_NAME && i < sizeof words / sizeof words[0]; i++) {
-        if (token->text.len == strlen(words[i]) &&
-            memcmp(token->text.data, words[i], token->text.len) == 0) {
-            return true;
-        }
-    }
-    return false;
+    return token->kind == TOKEN_ARROW || token->kind == TOKEN_COMMA ||
+           is_one_of(token, words, sizeof words / sizeof words[0]);
 }
 
 static heft_status_t add(lexer_t *lx, const heft__token_t *token)

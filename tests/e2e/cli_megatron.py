@@ -3,6 +3,7 @@
 import copy
 import json
 import pathlib
+import re
 import struct
 import unittest
 
@@ -75,6 +76,22 @@ class Megatron(Case):
         self.assertFalse(out.exists())
 
 
+    def none_may_be_missing(self, config, **given):
+        """Each tensor of one layer of each kind, one expert's, and all that stand outside, in turn, from all of one rank."""
+        layout = full_layout(**given)
+        (ranks,) = shards(hf_model(config), config, layout).values()
+        tensors = [{"name": f"rank-0.{k}", "dtype": "F32", "shape": list(pack(v)[1])} for k, v in ranks.items()]
+        (self.dir / "config.json").write_text(json.dumps(config))
+        for tensor in tensors:
+            name = tensor["name"]
+            if re.search(r"decoder\.layers\.[^01]\.|local_experts\.[^3]\.|experts\.linear_fc\d\.weight[^3]", name):
+                continue
+            left = [other for other in tensors if other is not tensor]
+            (self.dir / "tree.json").write_text(json.dumps({"heft_manifest": 1, "side": "source", "tensors": left}))
+            done = run("check", self.dir / "tree.json", "--config", self.dir / "config.json", *self.lets(layout))
+            self.assertNotEqual(done.returncode, 0, name)
+
+
 class Dense(Megatron):
     def test_every_layout_gives_the_model(self):
         for given in (dict(), dict(tp=2), dict(tp=4), dict(pp=2), dict(pp=2, tp=2), dict(pp=2, vpp=2), dict(dp=2),
@@ -112,6 +129,11 @@ class Dense(Megatron):
         self.refused('"model.layers.1.input_layernorm.weight"', LLAMA, spoil(norm, 1), tp=2)
         self.refused('"model.norm.weight"', LLAMA, spoil("model0.decoder.final_layernorm.weight", 1), dp=2)
 
+    def test_no_tensor_may_be_missing(self):
+        for config in (LLAMA, QWEN2, QWEN3):
+            self.none_may_be_missing(config)
+        self.none_may_be_missing(QWEN3, te=True)
+
     def test_what_is_missing_is_refused(self):
         def drop(*numbers):
             return lambda ranks: [ranks.pop(n) for n in numbers]
@@ -123,7 +145,7 @@ class Dense(Megatron):
         self.refused("layers or ranks are missing", LLAMA, drop(2, 3), tp=2, pp=2)
         self.refused("the norm before the MLP", LLAMA, lose("model0.decoder.layers.2.pre_mlp_layernorm.weight"))
         self.refused("output_layer.weight", LLAMA, lose("model0.output_layer.weight"))
-        self.refused("layers.2.mlp.down_proj.weight", LLAMA, lose("model0.decoder.layers.2.mlp.linear_fc2.weight"), tp=2)
+        self.refused("a layer has no linear_fc2", LLAMA, lose("model0.decoder.layers.2.mlp.linear_fc2.weight"), tp=2)
 
     def test_sizes_that_are_wrong_are_refused(self):
         self.refused("all 240 elements unused", LLAMA, lets=dict(pp=4), pp=2)
@@ -159,6 +181,10 @@ class Qwen3Moe(Megatron):
     def test_dense_layers_between(self):
         self.good(dict(MOE, mlp_only_layers=[0, 2]), tp=2)
         self.good(dict(MOE, mlp_only_layers=[3]), dp=2, ep=2, te=True, grouped=True)
+
+    def test_no_tensor_may_be_missing(self):
+        self.none_may_be_missing(dict(MOE, mlp_only_layers=[1]))
+        self.none_may_be_missing(dict(MOE, mlp_only_layers=[1]), grouped=True, te=True)
 
     def test_what_is_missing_or_wrong_is_refused(self):
         def lose(name):
@@ -223,6 +249,10 @@ class DeepseekV3(Megatron):
         self.heft("convert", folder, out, *self.lets(layout, mtp_layers=0))
         want = {k: pack(v) for k, v in hf.items() if not k.startswith("model.layers.4.")}
         self.assertEqual(read_checkpoint(out), want)
+
+    def test_no_tensor_may_be_missing(self):
+        self.none_may_be_missing(DEEPSEEK)
+        self.none_may_be_missing(dict(DEEPSEEK, q_lora_rank=None), grouped=True, te=True)
 
     def test_what_is_missing_or_wrong_is_refused(self):
         def lose(name, rank=1):

@@ -173,11 +173,17 @@ static void statements_end_with_their_line(void **state)
            "        c2 pad c\n"
            "  -> \"y\" [(s\n"
            "            c2)]\n"
-           "  when a == 1\n"
+           "  when a == 1 and\n"
+           "    not\n"
+           "    (b == 4 or\n"
+           "     c == 7) or\n"
+           "    false\n"
            "  by add(1)\n"
            "  in f32\n",
            0);
     rb_expect(b, "y", F32, "12", "2 3 0 0 0 0 4 5 0 0 0 0");
+    rb_refuses(b, "\"x\" [f] -> \"y\" [f] when 1 == 1 and\n\n", 0, HEFT_ERR_SYNTAX,
+               "a value expected, found the end of the text");
     rb_refuses(b, "let a = 1 let b = 2", 0, HEFT_ERR_SYNTAX,
                "test:1:11: the end of the line expected, found `let`");
 }
