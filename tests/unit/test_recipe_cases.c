@@ -119,6 +119,18 @@ static void shapes_and_dtypes_of_the_destination_are_checked(void **state)
                "F32 [2,3] here, F32 [3,2] in the destination");
     rb_run(b, "\"a\" [x, y] -> \"a\" [y, x]", 0);
     rb_expect(b, "a", F32, "3,2", "1 4 2 5 3 6");
+    /* an axis grows only where the rule says so: nothing is padded or repeated to fit */
+    rb_clear(b);
+    rb_source(b, "ln", F32, "2,3", NULL);
+    rb_dest(b, "ln", F32, "8,4");
+    rb_refuses(b, "\"ln\" [x, y] -> \"ln\" [x, y]", 0, HEFT_ERR_SHAPE,
+               "F32 [2,3] here, F32 [8,4] in the destination");
+    /* a missing expert is no zero expert */
+    rb_clear(b);
+    rb_source(b, "wo", F32, "3,4,2", NULL);
+    rb_dest(b, "wo", F32, "4,8,2");
+    rb_refuses(b, "\"wo\" [e, f, d] where f pad 8 -> \"wo\" [e, f, d]", 0, HEFT_ERR_SHAPE,
+               "F32 [3,8,2] here, F32 [4,8,2] in the destination");
 }
 
 /* ---- tied embeddings ---- */
