@@ -308,6 +308,19 @@ class RolloutTest(Case):
             said = self.heft("check", folder, engine, *args, *lets, code=1)
             self.assertIn("fused.layout", said.stdout + said.stderr)
 
+    def test_an_engine_of_any_family_says_its_layout(self):
+        """Dense models have no wi, and the halves of others stand apart: what is said of other leaves is taken, or nothing."""
+        for number, path in enumerate(sorted((GOLDEN / "rollout").glob("direct-*.json"))):
+            folder, engine = self.dir / f"tree-{number}", self.dir / f"engine-{number}.json"
+            facts, _, _ = self.prepare(path, folder)
+            for fuse in (True, False):
+                lets, _ = self.args(facts, {"fuse": fuse})
+                args = ["--recipe", facts["recipe"]]
+                engine.write_text(self.heft("plan", folder, *args, *lets, "--manifest").stdout)
+                few = ["--let", "wire=f32", "--let", f"cycle={facts['lets']['cycle']}", "--let", f"fuse={str(fuse).lower()}"]
+                self.heft("check", folder, engine, *args, *lets)
+                self.heft("check", folder, engine, *args, *few)
+
     def ranks(self, source, out, recipe, tp, *config):
         """The tensors of each rank."""
         self.heft("convert", source, out, "--recipe", recipe, "--let", f"tp={tp}", "--let", "wire=f32", *config)
