@@ -72,7 +72,26 @@ static heft_status_t decode_text(const char *text, size_t n, cli_model_t *model,
                : heft_manifest_decode_report(text, n, &model->owned, report, err);
 }
 
-static int open_manifest(const cli_args_t *args, const char *path, cli_model_t *model)
+const heft_manifest_t *cli_contract_side(const heft_contract_t *contract, const char *side)
+{
+    const heft_manifest_t *manifest = heft_contract_get_manifest(contract);
+    if (strcmp(heft_manifest_get_side(manifest), side) == 0) {
+        return manifest;
+    }
+    manifest = heft_contract_get_destination(contract, 0);
+    if (manifest == NULL || strcmp(heft_manifest_get_side(manifest), side) != 0) {
+        return NULL;
+    }
+    for (uint32_t r = 1; r < heft_contract_get_n_ranks(contract); r++) {
+        if (heft_contract_get_destination(contract, r) != manifest) {
+            return NULL; /* equal ones are one */
+        }
+    }
+    return manifest;
+}
+
+static int open_manifest(const cli_args_t *args, const char *path, const char *side,
+                         cli_model_t *model)
 {
     char *text = NULL;
     size_t n = 0;
@@ -91,8 +110,11 @@ static int open_manifest(const cli_args_t *args, const char *path, cli_model_t *
         heft_string_free(report);
         return code;
     }
-    model->manifest =
-        model->contract != NULL ? heft_contract_get_manifest(model->contract) : model->owned;
+    model->manifest = model->owned;
+    if (model->contract != NULL) {
+        const heft_manifest_t *wanted = cli_contract_side(model->contract, side);
+        model->manifest = wanted != NULL ? wanted : heft_contract_get_manifest(model->contract);
+    }
     return CLI_OK;
 }
 
@@ -100,7 +122,7 @@ int cli_model_open(const cli_args_t *args, const char *path, const char *side, c
 {
     *model = (cli_model_t){ .manifest = NULL };
     if (is_manifest_path(path)) {
-        return open_manifest(args, path, model);
+        return open_manifest(args, path, side, model);
     }
     heft_error_t err = HEFT_ERROR_INIT;
     char *report = NULL;

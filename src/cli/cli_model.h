@@ -16,7 +16,9 @@ typedef struct cli_model {
 /* Print what is wrong and return the exit code; close it after CLI_OK, and it may be closed after a
  * failure. */
 int cli_model_open(const cli_args_t *args, const char *path, const char *side, cli_model_t *model);
-/* The same, but a manifest will not do. */
+/* The manifest of a side in a contract; NULL: there is none, or ranks have different ones. */
+const heft_manifest_t *cli_contract_side(const heft_contract_t *contract, const char *side);
+/* The same as cli_model_open, but a manifest will not do. */
 int cli_model_open_checkpoint(const cli_args_t *args, const char *path, const char *side,
                               cli_model_t *model);
 #define CLI_OPT_NAME_FORM                                                                       \

@@ -145,10 +145,22 @@ static int name_alike(const cli_args_t *args, const cli_model_t *model, cli_mode
     return is_declared ? CLI_OK : cli_model_name(args, other, &opts);
 }
 
+/* Of a contract the side that the other, a manifest or a checkpoint, is of. */
+static void choose_side(cli_model_t *model, const cli_model_t *other)
+{
+    if (model->contract != NULL && other->contract == NULL) {
+        const heft_manifest_t *alike =
+            cli_contract_side(model->contract, heft_manifest_get_side(other->manifest));
+        model->manifest = alike != NULL ? alike : model->manifest;
+    }
+}
+
 static int compare_models(const cli_args_t *args, cli_model_t *a, cli_model_t *b)
 {
     heft_error_t err = HEFT_ERROR_INIT;
     heft_drift_t *drift = NULL;
+    choose_side(a, b);
+    choose_side(b, a);
     int code = name_alike(args, a, b);
     code = code == CLI_OK ? name_alike(args, b, a) : code;
     if (code != CLI_OK) {

@@ -470,6 +470,11 @@ class Contract(Files):
         self.assertEqual(len(json.loads(then.read_text())["destinations"]), 1)  # both ranks have it
         self.assertEqual(self.heft("check", then).stdout, "no drift (the mapping made again, 2 ranks)\n")
         self.assertEqual(self.drift(then, self.contract("now.json")), [("mapping", "destination: was recorded, is not")])
+        engine = self.dir / "engine.json"  # of a contract the side that the other is of
+        rank = self.dir / "engine" / "rank-1"
+        engine.write_text(self.heft("inspect", rank, "--manifest", "--side", "destination").stdout)
+        for pair in ((then, engine), (engine, then)):
+            self.assertEqual(self.heft("check", *pair).stdout, "no drift (manifests only)\n")
         write_safetensors(self.dir / "engine" / "rank-1" / "model.safetensors", {"other": self.small["model.norm.weight"]})
         command = ("contract", self.model, self.dir / "engine", "--recipe", self.recipe(RECIPE))
         self.assertIn("ERR_", self.heft(*command, code=1).stderr)
