@@ -104,6 +104,32 @@ static int print_drift(const cli_args_t *args, const heft_drift_t *drift, const 
     return code;
 }
 
+/* This heft does not take the recorded mapping: 1 (with a result) or 3. */
+static int print_refusal(const cli_args_t *args, const heft_report_t *report,
+                         const heft_error_t *err)
+{
+    int code = cli_exit_of(err);
+    if (code == CLI_DIFFERS && cli_has(args, "json")) {
+        json_t *findings = json_array();
+        uint32_t n = report != NULL ? heft_report_get_n_findings(report) : 0;
+        for (uint32_t i = 0; i < n; i++) {
+            (void)json_array_append_new(findings, finding_json(heft_report_get_finding(report, i)));
+        }
+        int printed = cli_print_json(
+            args, json_pack("{s:b, s:i, s:s, s:s, s:[], s:o}", "ok", 0, "errors",
+                            report != NULL ? (int)heft_report_get_n_errors(report) : 1, "status",
+                            heft_status_get_name(err->status), "summary", err->message, "drift",
+                            "findings", findings));
+        return printed == CLI_OK ? code : printed;
+    }
+    (void)cli_fail(args, code, "the recorded mapping is refused: %s (%s)", err->message,
+                   heft_status_get_name(err->status));
+    if (report != NULL) {
+        cli_print_findings(stderr, report, MAX_LINES);
+    }
+    return code;
+}
+
 /* Make the mapping of a contract again. */
 static int check_contract(const cli_args_t *args, const heft_contract_t *contract)
 {
@@ -119,16 +145,8 @@ static int check_contract(const cli_args_t *args, const heft_contract_t *contrac
     heft_status_t status = heft_contract_check(contract, &drift, &report, &err);
     uint32_t n = heft_contract_get_n_ranks(contract);
     (void)snprintf(what, sizeof what, "the mapping made again, %u rank%s", n, n == 1 ? "" : "s");
-    int code = CLI_OK;
-    if (status == HEFT_OK) {
-        code = print_drift(args, drift, what);
-    } else {
-        code = cli_fail(args, cli_exit_of(&err), "the recorded mapping is refused: %s (%s)",
-                        err.message, heft_status_get_name(err.status));
-        if (report != NULL) {
-            cli_print_findings(stderr, report, MAX_LINES);
-        }
-    }
+    int code =
+        status == HEFT_OK ? print_drift(args, drift, what) : print_refusal(args, report, &err);
     heft_drift_destroy(drift);
     heft_report_destroy(report);
     return code;

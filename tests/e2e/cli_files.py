@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """check, plan, explain, convert, verify on tiny checkpoints, judged by slices written out here."""
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -379,6 +380,26 @@ ignore "model.norm.*" because "normed elsewhere"
 """
 
 
+def contract_digest(c):
+    """docs/formats/contract.md, written out."""
+    text = lambda s: struct.pack("<Q", len(s.encode())) + s.encode()
+    number = lambda n: struct.pack("<Q", n)
+    m, ends = c.get("mapping"), c.get("destinations", [])
+    out = text("heft contract 1") + text(c["manifest"]["digest"]) + number(1 if m else 0)
+    if m:
+        out += text(m["recipe"]["name"]) + text("\n".join(m["recipe"]["lines"]))
+        out += text(json.dumps(m["bindings"], sort_keys=True, separators=(",", ":"))) + text(m["plan"])
+        out += number(len(m["ranks"])) + number(len(ends))
+        for r in m["ranks"]:
+            out += text(r["plan"]) + number(r.get("destination", 0))
+        out += b"".join(text(d["digest"]) for d in ends) + number(len(m["exceptions"]))
+        kinds = ["unused", "untouched", "derived", "frozen", "elsewhere", "equal"]
+        for e in m["exceptions"]:
+            out += number(kinds.index(e["kind"]) + 1) + text(e["pattern"]) + text(e["reason"])
+            out += number(1 if e.get("optional") else 0)
+    return hashlib.sha256(out).hexdigest()
+
+
 class Contract(Files):
     """Two tensors, so that a change is one line."""
 
@@ -478,6 +499,29 @@ class Contract(Files):
         write_safetensors(self.dir / "engine" / "rank-1" / "model.safetensors", {"other": self.small["model.norm.weight"]})
         command = ("contract", self.model, self.dir / "engine", "--recipe", self.recipe(RECIPE))
         self.assertIn("ERR_", self.heft(*command, code=1).stderr)
+
+    def test_a_mapping_that_is_refused_now(self):
+        then = self.contract("then.json")
+        held = json.loads(then.read_text())
+        self.assertEqual(held["digest"], contract_digest(held))
+
+        def edited(line):
+            held["mapping"]["recipe"]["lines"][3] = line
+            held["digest"] = contract_digest(held)
+            then.write_text(json.dumps(held))
+            return then
+
+        lines = '"model.embed_tokens.weight" [v, ({r}:tp d)] -> "embed" [v@0/100, d]'
+        refused = self.heft("check", edited(lines), code=1)
+        self.assertIn("the recorded mapping is refused", refused.stderr)
+        self.assertIn("uncovered", refused.stderr)
+        found = self.json("check", then, code=1)
+        self.assertEqual((found["ok"], found["status"], found["drift"]), (False, "ERR_PROOF", []))
+        self.assertIn("uncovered", [f["kind"] for f in found["findings"]])
+        self.assertIn("test.heft:4:", self.heft("check", edited("let = 1"), code=3).stderr)
+        held["mapping"]["ranks"][0]["plan"] = "0" * 64  # as another heft might have written it
+        rule = RECIPE.splitlines()[3]
+        self.assertIn("heft itself maps otherwise", self.heft("check", edited(rule), code=1).stdout)
 
     def test_a_side_alone(self):
         side = self.dir / "side.json"
