@@ -73,7 +73,7 @@ heft_status_t heft_positions_view(const heft_shape_t *positions, heft_view_t *vi
         return status;
     }
     const int64_t *n = positions->extent;
-    heft_view_t view = { .rank = 0 };
+    heft_view_t view;
     if (positions->rank == 1) {
         view = (heft_view_t){ .rank = 2, .extent = { n[0], 1 }, .stride = { 1, 1 } };
     } else if (positions->rank == 2 && n[0] == 3) {

@@ -62,8 +62,20 @@ int64_t heft_test_random_in(uint64_t *state, int64_t lo, int64_t hi)
     return lo + (int64_t)(heft_test_random(state) % (uint64_t)(hi - lo + 1));
 }
 
+#if defined(__has_feature)
+#define HAS_FEATURE(name) __has_feature(name)
+#else
+#define HAS_FEATURE(name) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || \
+    HAS_FEATURE(address_sanitizer) || HAS_FEATURE(thread_sanitizer)
+#define SLOWDOWN 4 /* of unoptimised, sanitized code, and more */
+#else
+#define SLOWDOWN 1
+#endif
+
 int64_t heft_test_cases(int64_t normal)
 {
     const char *text = getenv("HEFT_TEST_CASES");
-    return text != NULL ? strtoll(text, NULL, 10) : normal;
+    return text != NULL ? strtoll(text, NULL, 10) : heft__max_i64(normal / SLOWDOWN, 1);
 }

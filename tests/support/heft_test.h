@@ -48,7 +48,8 @@ uint64_t heft_test_random(uint64_t *state);
 /* Uniform in [lo, hi]. */
 int64_t heft_test_random_in(uint64_t *state, int64_t lo, int64_t hi);
 
-/* Cases for a property: HEFT_TEST_CASES if set, else `normal`. */
+/* Cases for a property: HEFT_TEST_CASES if set, else `normal`, or a quarter of it under a
+ * sanitizer. */
 int64_t heft_test_cases(int64_t normal);
 
 #endif
