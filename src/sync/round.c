@@ -378,6 +378,7 @@ static void freeze_members(heft__round_t *round, const heft__round_request_t *re
         m->lost = false;
         m->overdue = false;
         m->retried = false;
+        m->in_vain = false;
         if (m->used && m->excluded && m->order_seq > 0) {
             /* its abort or release is still to be done: say it again, for its own round */
             const heft__round_id_t id = m->order_round;

@@ -281,8 +281,27 @@ bool heft__round_is_ready(const heft__round_member_t *m)
     return m->registered && m->bound && !m->excluded && m->state == HEFT__STATE_IDLE;
 }
 
+/* A source that came back after a round that was found without it: that one is over. */
+static void let_go_of_old_round(heft__round_t *round, heft__round_member_t *m)
+{
+    const bool is_in_another = m->role == HEFT__ROLE_SOURCE && m->registered && !m->excluded &&
+                               m->state != HEFT__STATE_IDLE &&
+                               !heft__round_id_equal(m->round, round->id);
+    const bool is_told =
+        m->target == HEFT__PHASE_ABORT && heft__round_id_equal(m->order_round, m->round);
+    if (is_in_another && !is_told) {
+        heft__round_order(round, m, HEFT__PHASE_ABORT);
+        m->order_round = m->round;
+        m->touched = false;
+    }
+}
+
 static bool step_manifest(heft__round_t *round, int64_t now_ns)
 {
+    EACH_MEMBER(round, m)
+    {
+        let_go_of_old_round(round, m);
+    }
     EACH_MEMBER(round, m)
     {
         if (!heft__round_is_ready(m)) {

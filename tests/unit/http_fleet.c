@@ -53,6 +53,21 @@ int fleet_request(const char *url, const char *method, const char *path, const c
     return code;
 }
 
+void fleet_await_source(const char *url)
+{
+    const int64_t limit = heft__clock_mono_ns() + FLEET_WAIT_NS;
+    bool is_there = false;
+    while (!is_there) {
+        char *status = NULL;
+        if (heft__clock_mono_ns() > limit) {
+            fail_msg("the source does not come back");
+        }
+        assert_int_equal(fleet_request(url, "GET", "/v1/status", NULL, &status), 200);
+        is_there = strstr(status, "\"sources\":1") != NULL;
+        heft__free(status);
+    }
+}
+
 char *fleet_await_round(const char *url, const char *round)
 {
     char path[128];

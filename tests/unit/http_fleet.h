@@ -59,6 +59,8 @@ int fleet_request(const char *url, const char *method, const char *path, const c
 /* Begin, wait for the end, and return the result's JSON; fails the test when begin is refused. */
 char *fleet_push(const char *url, int64_t version, const char *key);
 char *fleet_await_round(const char *url, const char *round);
+/* Until the coordinator knows one source. */
+void fleet_await_source(const char *url);
 /* The source digest that members report in prepare. */
 void fleet_set_source_digest(const char *digest);
 

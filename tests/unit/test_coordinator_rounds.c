@@ -946,6 +946,7 @@ static void lose_state_in(heft__phase_t phase, const char *expected, int64_t liv
     json_t *root = json_loads(begun, 0, NULL);
     out = outcome_of(fleet_await_round(f->url, json_string_value(json_object_get(root, "round"))));
     expect_outcome(&out, expected);
+    fleet_await_source(f->url);
     out = outcome_of(fleet_push(f->url, 7, "c"));
     expect_outcome(&out, "committed");
     json_decref(root);

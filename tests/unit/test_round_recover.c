@@ -447,6 +447,40 @@ static void found_round_ends_with_its_last_member(void **state)
     assert_false(heft__round_is_poisoned(&t->round, &slot, &why));
 }
 
+/* A source that was in a round of which its coordinator knows nothing any more is let go before the
+ * next one: it would never be idle otherwise. */
+static void source_of_a_forgotten_round_is_let_go(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    heft_error_t err = HEFT_ERROR_INIT;
+    set_table(t, 2);
+    hear_all(t, 2);
+    const heft__round_id_t old = { 2, 5 };
+    heft__report_t r;
+    heft__report_init(&r);
+    r.sequence = ++t->sequence[0];
+    r.round = old;
+    r.phase = HEFT__PHASE_VERIFY;
+    r.result = HEFT__RESULT_OK;
+    r.state = HEFT__STATE_SENT;
+    EXPECT_STATUS(heft__round_report(&t->round, 0, &r, t->now, &err), HEFT_OK);
+    EXPECT_STATUS(begin(t, 8, &err), HEFT_OK);
+    write_ok(t);
+    EXPECT_STATE(HEFT__ROUND_PREPARING);
+    EXPECT_ORDER(0, HEFT__PHASE_ABORT);
+    EXPECT_ORDER(1, HEFT__PHASE_NONE);
+    assert_true(heft__round_id_equal(t->members[0].order_round, old));
+    r.sequence = ++t->sequence[0];
+    r.order = t->members[0].order_seq;
+    r.phase = HEFT__PHASE_ABORT;
+    r.state = HEFT__STATE_IDLE;
+    EXPECT_STATUS(heft__round_report(&t->round, 0, &r, t->now, &err), HEFT_OK);
+    EXPECT_ORDER(0, HEFT__PHASE_PREFLIGHT);
+    EXPECT_ORDER(1, HEFT__PHASE_PREFLIGHT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -463,6 +497,7 @@ int main(void)
         cmocka_unit_test(live_mismatch_poisons_until_refilled),
         cmocka_unit_test(state_file_lost_cooperative),
         cmocka_unit_test(found_round_ends_with_its_last_member),
+        cmocka_unit_test(source_of_a_forgotten_round_is_let_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
