@@ -146,6 +146,9 @@ heft_status_t heft__coordinator_order_locked(const heft_coordinator_t *c, uint32
         if (r->deadline_ns != INT64_MAX) {
             order.left_ms = heft__max_i64(0, (r->deadline_ns - now_ns) / 1000000);
         }
+        if (m->target == HEFT__PHASE_FLIP && m->in_vain) {
+            order.left_ms = 0;
+        }
     }
     if (m->role == HEFT__ROLE_DESTINATION && m->target != HEFT__PHASE_PREFLIGHT) {
         memcpy(order.plan, c->entries[slot]->report.plan, sizeof order.plan);

@@ -346,6 +346,7 @@ static bool is_called_off_locked(const heft__member_t *member, heft__round_id_t 
 {
     return member->stop ||
            (member->has_order && (member->order.target == HEFT__PHASE_ABORT ||
+                                  member->order.target == HEFT__PHASE_RELEASE ||
                                   !heft__round_id_equal(member->order.round, round)));
 }
 
@@ -355,6 +356,24 @@ bool heft__member_is_called_off(heft__member_t *member, heft__round_id_t round)
     bool is_off = is_called_off_locked(member, round);
     (void)pthread_mutex_unlock(&member->lock);
     return is_off;
+}
+
+bool heft__member_take_renewal(heft__member_t *member, const heft__order_t *order,
+                               int64_t *left_ms_out)
+{
+    (void)pthread_mutex_lock(&member->lock);
+    const bool is_new = member->has_order && member->order.target == order->target &&
+                        heft__round_id_equal(member->order.round, order->round);
+    if (is_new) {
+        *left_ms_out = member->order.left_ms;
+        member->handed_out = member->order.sequence;
+        member->report.order = member->order.sequence;
+        heft__order_fini(&member->order);
+        heft__order_init(&member->order);
+        member->has_order = false;
+    }
+    (void)pthread_mutex_unlock(&member->lock);
+    return is_new;
 }
 
 bool heft__member_await_called_off(heft__member_t *member, heft__round_id_t round,

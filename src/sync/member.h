@@ -89,7 +89,11 @@ HEFT_MUST_CHECK heft_status_t heft__member_await_order(heft__member_t *member,
                                                        heft__order_t *order_out, heft_error_t *err);
 /* await_order returns, now or at its next call. */
 void heft__member_interrupt(heft__member_t *member);
-/* Does an order wait that makes work on this round pointless (its abort, or another round)? */
+/* The order in hand has come anew: take it up, and how much time is left by it. */
+bool heft__member_take_renewal(heft__member_t *member, const heft__order_t *order,
+                               int64_t *left_ms_out);
+/* Does an order wait that makes work on this round pointless (its abort, its end, or another
+ * round)? */
 bool heft__member_is_called_off(heft__member_t *member, heft__round_id_t round);
 /* Wait until that is so, or the deadline, or an interrupt; true if called off. */
 bool heft__member_await_called_off(heft__member_t *member, heft__round_id_t round,

@@ -95,6 +95,7 @@ typedef struct heft__round_member {
     bool excluded;      /* its abort or release is not confirmed */
     bool overdue;       /* silent, or past the flip's deadline */
     bool retried;
+    bool in_vain; /* receives in place from a source that is silent: its time is over */
     /* its order */
     int64_t order_seq; /* 0: none */
     heft__phase_t target;

@@ -364,6 +364,27 @@ static void start_senders(heft__round_t *round)
     }
 }
 
+/* A source that is silent may be stopped in the middle of a write. Those that receive from it in
+ * place are told that their time is over: they shut it out and say what became of them. */
+static void stop_waiting(heft__round_t *round)
+{
+    bool silent = false;
+    EACH_MEMBER(round, m)
+    {
+        silent = silent || (m->role == HEFT__ROLE_SOURCE && m->overdue);
+    }
+    EACH_MEMBER(round, m)
+    {
+        const bool waits = heft__round_is_moving(m) && m->in_place && !m->lost && !m->overdue &&
+                           heft__round_is_current(round, m) && m->phase == HEFT__PHASE_FLIP &&
+                           m->result == HEFT__RESULT_WORKING;
+        if (silent && waits && !m->in_vain) {
+            m->in_vain = true;
+            heft__round_order(round, m, HEFT__PHASE_FLIP);
+        }
+    }
+}
+
 bool heft__round_step_flipping(heft__round_t *round, int64_t now_ns)
 {
     const heft__round_state_t before = round->state;
@@ -374,6 +395,8 @@ bool heft__round_step_flipping(heft__round_t *round, int64_t now_ns)
     if (n.waiting > 0) {
         if (before != HEFT__ROUND_FLIPPING) {
             split(round, before, now_ns);
+        } else if (round->senders_started) {
+            stop_waiting(round);
         }
         return false;
     }

@@ -49,8 +49,15 @@ static heft_status_t look(heft_subscriber_t *sub, signs_t *signs, heft_error_t *
                                                                            : HEFT_IN_PROGRESS;
 }
 
-static heft_status_t await_part(heft_subscriber_t *sub, uint32_t part, int64_t deadline_mono_ns,
-                                heft_error_t *err)
+/* The coordinator orders the flip anew, with no time left, when it has lost the source. */
+static bool is_in_vain(heft_subscriber_t *sub, const heft__order_t *order)
+{
+    int64_t left_ms = 0;
+    return heft__member_take_renewal(sub->member, order, &left_ms) && left_ms == 0;
+}
+
+static heft_status_t await_part(heft_subscriber_t *sub, const heft__order_t *order, uint32_t part,
+                                int64_t deadline_mono_ns, heft_error_t *err)
 {
     signs_t signs = { 0, 0 };
     for (;;) {
@@ -58,6 +65,12 @@ static heft_status_t await_part(heft_subscriber_t *sub, uint32_t part, int64_t d
         const int64_t now = heft__clock_mono_ns();
         if (status != HEFT_IN_PROGRESS) {
             return status;
+        }
+        if (is_in_vain(sub, order)) {
+            return heft__error_set(err, HEFT_ERR_PEER,
+                                   "the source is silent, and part %u of the new version is not "
+                                   "here",
+                                   part);
         }
         if (now >= deadline_mono_ns) {
             return heft__error_set(err, HEFT_ERR_TIMEOUT,
@@ -118,7 +131,7 @@ static heft_status_t receive_parts(heft_subscriber_t *sub, const heft__order_t *
         const uint32_t end = heft__staging_part_end(&sub->layout, first, sub->window->bytes);
         heft_status_t status = arm(sub, order, part, first, end, err);
         if (status == HEFT_OK) {
-            status = await_part(sub, part, deadline_mono_ns, err);
+            status = await_part(sub, order, part, deadline_mono_ns, err);
         }
         if (status != HEFT_OK) {
             return status;
@@ -131,7 +144,7 @@ static heft_status_t receive_parts(heft_subscriber_t *sub, const heft__order_t *
     if (status != HEFT_OK) {
         return status;
     }
-    status = await_part(sub, part, deadline_mono_ns, err);
+    status = await_part(sub, order, part, deadline_mono_ns, err);
     if (status == HEFT_OK) {
         read_digests(sub);
     }

@@ -17,8 +17,7 @@ static bool take_failure(atomic_int *count)
 static int on_pause(void *arg)
 {
     pf_engine_t *e = arg;
-    void (*in_pause)(pf_engine_t * engine) = e->in_pause;
-    e->in_pause = NULL;
+    const pf_hook_t in_pause = atomic_exchange(&e->in_pause, NULL);
     if (in_pause != NULL) {
         in_pause(e);
     }
@@ -46,8 +45,7 @@ static int on_flipped(void *arg, int64_t version)
                                    heft_subscriber_get_digest(e->sub, i);
     }
     atomic_fetch_add(&e->n_torn, !is_whole);
-    void (*in_flipped)(pf_engine_t * engine) = e->in_flipped;
-    e->in_flipped = NULL;
+    const pf_hook_t in_flipped = atomic_exchange(&e->in_flipped, NULL);
     if (in_flipped != NULL) {
         in_flipped(e);
     }

@@ -104,7 +104,7 @@ static void phases_serialised(void **state)
     pf_start(&fleet, &small);
     push_ok(&fleet, 1, &result);
     pf_engine_t *e = &fleet.engines[2];
-    e->in_pause = cancel_and_await_abort;
+    atomic_store(&e->in_pause, cancel_and_await_abort);
     EXPECT_STATUS(pf_push(&fleet, 2, &result, &err), HEFT_ERR_CANCELED);
     assert_string_equal(result.state, "aborted");
     assert_int_equal(fleet.n_seen, 1); /* the abort was there while the hook ran */
@@ -187,7 +187,7 @@ static void crash_between_work_and_record(void **state)
     const pf_opts_t opts = { .width = 32, .n_replicas = 2, .state_file = path };
     pf_start(&fleet, &opts);
     push_ok(&fleet, 1, &result);
-    fleet.engines[3].in_flipped = restart_coordinator;
+    atomic_store(&fleet.engines[3].in_flipped, restart_coordinator);
     const heft_status_t status = pf_push(&fleet, 2, &result, &err);
     pf_await(&fleet.engines[3].n_flipped, 2); /* the hook is over, and what it did is seen here */
     assert_int_equal(fleet.n_seen, 1);

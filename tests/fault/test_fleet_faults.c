@@ -343,34 +343,60 @@ static void memory_bounds_of_both_modes(void **state)
     assert_true(staged - in_place >= sum - largest - slack);
 }
 
-/* In place there is no way back: what was being written is out of service, and is refilled. */
-static void in_place_source_killed_mid_flip(void **state)
+/* In place there is no way back: what was being written is out of service until it is refilled. */
+static void refill_all(fleet_t *f)
 {
-    (void)state;
     heft_error_t err = HEFT_ERROR_INIT;
-    fleet_t f;
-    start_as(&f, "768", "3000", "20000", true);
-    push_ok(&f, 1);
-    node_send(&f.source, "slow 2");
-    (void)node_expect(&f.source, "progress ", SOON); /* inside the flip of one of them */
-    node_end(&f.source);
     for (int rank = 0; rank < N_ENGINES; rank++) { /* they are one engine: none serves */
-        node_send(&f.engines[rank], "check");
-        assert_non_null(strstr(node_expect(&f.engines[rank], "state ", SOON), "serving=0"));
+        node_send(&f->engines[rank], "check");
+        assert_non_null(strstr(node_expect(&f->engines[rank], "state ", SOON), "serving=0"));
     }
-    start_source(&f);
     const char *claims = "{\"members\":[{\"id\":\"destination.heft.0.0\",\"claim\":\"refill\"},"
                          "{\"id\":\"destination.heft.0.1\",\"claim\":\"refill\"}]}";
     const int64_t deadline = heft__clock_mono_ns() + INT64_C(40000000000);
     heft_status_t status = HEFT_ERR_STATE;
     while (status != HEFT_OK && heft__clock_mono_ns() < deadline) {
         char *reply = NULL; /* they say so when they have given up, and fenced */
-        status = heft_client_post(f.url, "/v1/recover", claims, SOON, &reply, &err);
+        status = heft_client_post(f->url, "/v1/recover", claims, SOON, &reply, &err);
         heft_string_free(reply);
         struct timespec pause = { .tv_nsec = 100000000 };
         (void)nanosleep(&pause, NULL);
     }
     EXPECT_STATUS(status, HEFT_OK);
+}
+
+static void in_place_source_killed_mid_flip(void **state)
+{
+    (void)state;
+    fleet_t f;
+    start_as(&f, "768", "3000", "20000", true);
+    push_ok(&f, 1);
+    node_send(&f.source, "slow 2");
+    (void)node_expect(&f.source, "progress ", SOON); /* inside the flip of one of them */
+    node_end(&f.source);
+    start_source(&f);
+    refill_all(&f);
+    push_ok(&f, 3);
+    expect_all(&f, 3);
+    stop(&f);
+}
+
+/* It lives, and may write when it is woken. The deadlines are the defaults, more than half an hour:
+ * it takes the contact time, and no longer. */
+static void in_place_source_stopped_mid_flip(void **state)
+{
+    (void)state;
+    fleet_t f;
+    start_as(&f, "768", "3000", "0", true);
+    push_ok(&f, 1);
+    node_send(&f.source, "slow 2");
+    (void)node_expect(&f.source, "progress ", SOON);
+    node_kill(&f.source, SIGSTOP);
+    refill_all(&f);
+    await_idle(&f);
+    node_kill(&f.source, SIGCONT);
+    node_go(&f.source);
+    expect_failed_push(&f, "");
     push_ok(&f, 3);
     expect_all(&f, 3);
     stop(&f);
@@ -390,6 +416,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(rss_is_flat_over_pushes),
         cmocka_unit_test(memory_bounds_of_both_modes),
         cmocka_unit_test(in_place_source_killed_mid_flip),
+        cmocka_unit_test(in_place_source_stopped_mid_flip),
     };
     (void)signal(SIGPIPE, SIG_IGN);
     return cmocka_run_group_tests(tests, NULL, NULL);

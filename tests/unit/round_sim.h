@@ -111,6 +111,24 @@ static inline bool sim_is_broken(const sim_t *s)
     return s->condition != HEFT__CONDITION_OK && heft__round_id_equal(s->suspect_round, s->round);
 }
 
+static inline void sim_fail(sim_t *s, heft__result_t result)
+{
+    s->result = result;
+    if (result != HEFT__RESULT_UNKNOWN) {
+        s->sending = false; /* failed and refused: nothing is running */
+        s->fenced = true;
+    }
+    if (s->phase == HEFT__PHASE_FLIP && result != HEFT__RESULT_REFUSED &&
+        s->role == HEFT__ROLE_DESTINATION) {
+        s->condition = HEFT__CONDITION_LIVE_SUSPECT;
+        s->suspect_round = s->round;
+    }
+    if (s->phase == HEFT__PHASE_FLIP && s->role == HEFT__ROLE_SOURCE &&
+        result != HEFT__RESULT_UNKNOWN) {
+        s->state = HEFT__STATE_SENT;
+    }
+}
+
 /* Take in an order: what can be done at once is done, the rest waits for sim_work. */
 static inline void sim_take(sim_t *s, const heft__round_member_t *m, heft__decision_t decision,
                             int64_t version)
@@ -130,6 +148,10 @@ static inline void sim_take(sim_t *s, const heft__round_member_t *m, heft__decis
         s->round = m->order_round;
         s->phase = HEFT__PHASE_NONE;
         s->result = HEFT__RESULT_NONE;
+    }
+    if (s->phase == HEFT__PHASE_FLIP && s->result == HEFT__RESULT_WORKING && m->in_vain) {
+        sim_fail(s, HEFT__RESULT_FAILED); /* it shuts its silent source out */
+        return;
     }
     if (s->phase == target && (s->result == HEFT__RESULT_OK || s->result == HEFT__RESULT_WORKING)) {
         return; /* reached: reported again, not done again */
@@ -203,24 +225,6 @@ static inline void sim_work(sim_t *s)
         break;
     default:
         break;
-    }
-}
-
-static inline void sim_fail(sim_t *s, heft__result_t result)
-{
-    s->result = result;
-    if (result != HEFT__RESULT_UNKNOWN) {
-        s->sending = false; /* failed and refused: nothing is running */
-        s->fenced = true;
-    }
-    if (s->phase == HEFT__PHASE_FLIP && result != HEFT__RESULT_REFUSED &&
-        s->role == HEFT__ROLE_DESTINATION) {
-        s->condition = HEFT__CONDITION_LIVE_SUSPECT;
-        s->suspect_round = s->round;
-    }
-    if (s->phase == HEFT__PHASE_FLIP && s->role == HEFT__ROLE_SOURCE &&
-        result != HEFT__RESULT_UNKNOWN) {
-        s->state = HEFT__STATE_SENT;
     }
 }
 

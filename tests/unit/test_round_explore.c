@@ -77,10 +77,11 @@ static uint64_t mix(uint64_t h, uint64_t v)
 
 static uint64_t hash_member(uint64_t h, const heft__round_member_t *m)
 {
-    h = mix(h, (uint64_t)(m->used | m->registered << 1 | m->bound << 2 | m->reborn << 3 |
-                          m->in_round << 4 | m->moves << 5 | m->touched << 6 |
-                          m->stage_ordered << 7 | m->lost << 8 | m->excluded << 9 |
-                          m->overdue << 10 | m->retried << 11 | m->serving << 12));
+    h = mix(h,
+            (uint64_t)(m->used | m->registered << 1 | m->bound << 2 | m->reborn << 3 |
+                       m->in_round << 4 | m->moves << 5 | m->touched << 6 | m->stage_ordered << 7 |
+                       m->lost << 8 | m->excluded << 9 | m->overdue << 10 | m->retried << 11 |
+                       m->serving << 12 | m->in_vain << 13));
     h = mix(h, (uint64_t)m->poison | (uint64_t)m->target << 8 | (uint64_t)m->phase << 16 |
                    (uint64_t)m->result << 24 | (uint64_t)m->state << 32 |
                    (uint64_t)m->condition << 40 | (uint64_t)m->live_version << 48);

@@ -387,6 +387,48 @@ static void in_place_source_dies_in_flip(void **state)
     EXPECT_STATE(HEFT__ROUND_COMMITTED);
 }
 
+/* The source is stopped, not dead, inside the flip: after the contact time its receivers are told
+ * once that their time is over, and do not wait for the deadline of a whole stage. */
+static void in_place_source_falls_silent_in_flip(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    int64_t seqs[3];
+    to_in_place_flip(t);
+    for (uint32_t i = 1; i < 3; i++) {
+        say(t, i, HEFT__PHASE_FLIP, HEFT__RESULT_WORKING, HEFT__STATE_PAUSED);
+        seqs[i] = t->members[i].order_seq;
+    }
+    say(t, 0, HEFT__PHASE_FLIP, HEFT__RESULT_WORKING, HEFT__STATE_SENDING);
+    for (int second = 0; second < 30; second++) {
+        t->now += S;
+        for (uint32_t i = 1; i < 3; i++) {
+            say(t, i, HEFT__PHASE_FLIP, HEFT__RESULT_WORKING, HEFT__STATE_PAUSED);
+        }
+        heft__round_tick(&t->round, t->now);
+        assert_false(t->members[1].in_vain || t->members[2].in_vain);
+    }
+    tick_after(t, 1);
+    for (uint32_t i = 1; i < 3; i++) {
+        EXPECT_ORDER(i, HEFT__PHASE_FLIP);
+        assert_true(t->members[i].in_vain);
+        assert_true(t->members[i].order_seq > seqs[i]);
+        seqs[i] = t->members[i].order_seq;
+        say(t, i, HEFT__PHASE_FLIP, HEFT__RESULT_WORKING, HEFT__STATE_PAUSED);
+        assert_int_equal(t->members[i].order_seq, seqs[i]); /* once */
+    }
+    EXPECT_STATE(HEFT__ROUND_FLIPPING);
+    EXPECT_ORDER(0, HEFT__PHASE_FLIP); /* nothing is aborted after the decision */
+    for (uint32_t i = 1; i < 3; i++) {
+        t->condition[i] = HEFT__CONDITION_LIVE_SUSPECT;
+        say(t, i, HEFT__PHASE_FLIP, HEFT__RESULT_FAILED, HEFT__STATE_PAUSED);
+    }
+    EXPECT_STATE(HEFT__ROUND_PARTIAL);
+    assert_string_equal(t->round.cause.cause, "said so");
+    assert_int_equal(t->members[1].poison, HEFT__POISON_BROKEN);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -406,6 +448,7 @@ int main(void)
         cmocka_unit_test(every_wait_has_a_deadline),
         cmocka_unit_test(in_place_sources_send_when_receivers_are_armed),
         cmocka_unit_test(in_place_source_dies_in_flip),
+        cmocka_unit_test(in_place_source_falls_silent_in_flip),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
