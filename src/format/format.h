@@ -35,6 +35,9 @@ void heft__manifest_set_of_files(heft_manifest_t *manifest);
  * it, where that is another one. */
 heft_status_t heft__manifest_copy_natives(const heft_manifest_t *names, heft_manifest_t *to,
                                           heft_error_t *err);
+/* Is there an attribute of tensors of this key ("fused.layout"); the nearest to it, or NULL. */
+bool heft__tensor_attr_is_known(const char *key);
+const char *heft__tensor_attr_nearest(const char *key);
 /* Tensor i, borrowed; NULL beyond the end. */
 const heft_tensor_info_t *heft__manifest_get(const heft_manifest_t *manifest, uint32_t i);
 

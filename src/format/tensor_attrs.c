@@ -71,7 +71,12 @@ heft__attr_form_t heft__tensor_attr_form(const char *key)
     return table[k].kind == ATTR_WORD || table[k].kind == ATTR_TEXT ? ATTR_STRING : ATTR_NUMBER;
 }
 
-static heft_status_t unknown_key(const char *tensor, const char *key, heft_error_t *err)
+bool heft__tensor_attr_is_known(const char *key)
+{
+    return find_key(key) != NO_KEY;
+}
+
+const char *heft__tensor_attr_nearest(const char *key)
 {
     const char *nearest = NULL;
     uint32_t limit = (uint32_t)strlen(key) / 3 + 1;
@@ -82,6 +87,12 @@ static heft_status_t unknown_key(const char *tensor, const char *key, heft_error
             limit = distance > 0 ? distance - 1 : 0;
         }
     }
+    return nearest;
+}
+
+static heft_status_t unknown_key(const char *tensor, const char *key, heft_error_t *err)
+{
+    const char *nearest = heft__tensor_attr_nearest(key);
     return heft__error_set(err, HEFT_ERR_ARGUMENT,
                            "tensor \"%.100s\": there is no attribute \"%.40s\"%s%s%s", tensor, key,
                            nearest != NULL ? "; nearest: \"" : "", nearest != NULL ? nearest : "",

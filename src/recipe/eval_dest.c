@@ -4,6 +4,7 @@
  * fused.layout) the value that all of its tensors with this attribute agree on; dest("PATTERN").KEY
  * asks some of them. dest.KEY falls back to the let of that name.
  */
+#include "format/format.h"
 #include "recipe/compile.h"
 
 #include <string.h>
@@ -53,6 +54,19 @@ static heft_status_t find_agreed(const heft__env_t *env, const heft__expr_t *exp
     return HEFT_OK;
 }
 
+/* A misspelt key would be absent from every side, and `or` would hide it. A side's own attributes
+ * may have any key, so that only what is near enough to be meant is refused there. */
+static heft_status_t check_key(const heft__env_t *env, const heft__expr_t *expr, heft_error_t *err)
+{
+    const char *nearest = heft__tensor_attr_nearest(expr->text);
+    bool is_meant = nearest != NULL && heft__edit_distance(expr->text, nearest, 2) <= 2;
+    if (heft__tensor_attr_is_known(expr->text) || (!is_meant && expr->left == NULL)) {
+        return HEFT_OK;
+    }
+    return FAIL(env, expr, HEFT_ERR_ARGUMENT, "tensors have no attribute %s%s%s", expr->text,
+                nearest != NULL ? "; nearest: " : "", nearest != NULL ? nearest : "");
+}
+
 heft_status_t heft__eval_dest(const heft__env_t *env, const heft__expr_t *expr, heft__value_t *out,
                               heft_error_t *err)
 {
@@ -64,6 +78,12 @@ heft_status_t heft__eval_dest(const heft__env_t *env, const heft__expr_t *expr, 
     }
     if (manifest != NULL && text == NULL && strchr(expr->text, '.') != NULL) {
         heft_status_t status = find_agreed(env, expr, manifest, &text, err);
+        if (status != HEFT_OK) {
+            return status;
+        }
+    }
+    if (text == NULL && (expr->left != NULL || strchr(expr->text, '.') != NULL)) {
+        heft_status_t status = check_key(env, expr, err);
         if (status != HEFT_OK) {
             return status;
         }

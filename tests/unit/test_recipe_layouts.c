@@ -176,6 +176,18 @@ static void recipes_read_what_the_destination_declares(void **state)
     EXPECT_STATUS(compile(b, "let n = dest.fused.shards\n" FUSE, engine(NULL, 0), issues, &err),
                   HEFT_ERR_ARGUMENT);
     EXPECT_MESSAGE("dest.fused.shards is absent");
+    EXPECT_STATUS(
+        compile(b, "let n = dest.fused.shrads or 2\n" FUSE, engine(NULL, 0), issues, &err),
+        HEFT_ERR_ARGUMENT);
+    EXPECT_MESSAGE("tensors have no attribute fused.shrads; nearest: fused.shards");
+    EXPECT_STATUS(
+        compile(b, "let n = dest(\"*.wi\").shards or 2\n" FUSE, engine(NULL, 0), issues, &err),
+        HEFT_ERR_ARGUMENT);
+    EXPECT_MESSAGE("tensors have no attribute shards");
+    EXPECT_STATUS(
+        compile(b, "let n = dest.vendor.shards or 2\n" FUSE, engine(NULL, 0), issues, &err),
+        HEFT_OK);
+    rb_refuses(b, "let n = dest.fused.shrads or 2\n" FUSE, 0, HEFT_ERR_ARGUMENT, "fused.shards");
     static const attr_t two[] = { { "moe.wi", "repeat.axis", "1" },
                                   { "moe.wi", "repeat.factor", "2" },
                                   { "norm", "repeat.axis", "0" },
