@@ -478,7 +478,7 @@ static void await(fleet_member_t *m, bool (*holds)(const fleet_member_t *m, int 
     while (!holds(m, arg)) {
         if (pthread_cond_timedwait(&m->changed, &m->lock, &ts) != 0) {
             (void)pthread_mutex_unlock(&m->lock);
-            fail_msg("waited 10 s for %s", what);
+            fail_msg("waited 60 s for %s", what);
         }
     }
     (void)pthread_mutex_unlock(&m->lock);

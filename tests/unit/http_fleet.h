@@ -12,7 +12,7 @@
 #include "round_sim.h"
 #include "sync/sync.h"
 
-#define FLEET_WAIT_NS (10 * INT64_C(1000000000))
+#define FLEET_WAIT_NS (60 * INT64_C(1000000000))
 
 typedef struct fleet_member {
     /* what the test sets before the member starts, or under the lock */
@@ -47,7 +47,7 @@ void fleet_member_start(fleet_member_t *m, const char *url, heft__role_t role, u
                         uint32_t rank);
 void fleet_member_stop(fleet_member_t *m);
 void fleet_member_release(fleet_member_t *m); /* clear hold_phase */
-/* Wait until the member has been bound, has taken in an order, ... ; fails the test after 10 s. */
+/* Wait until the member has been bound, has taken in an order, ... ; fails the test after 60 s. */
 void fleet_await_bound(fleet_member_t *m);
 void fleet_await_order(fleet_member_t *m, heft__phase_t target);
 sim_t fleet_member_get(fleet_member_t *m);
