@@ -70,9 +70,8 @@ static heft_status_t emit(walker_t *w, size_t first, uint32_t n)
         return heft__error_set(w->err, HEFT_ERR_LIMIT, "its pieces cut it into more than %d parts",
                                (int)MAX_CELLS);
     }
-    heft__cover_box_cell_t cell = {
-        .low = w->low, .high = w->high, .boxes = w->cells->list + first, .n_boxes = n, .n_elems = 1
-    };
+    heft__cover_box_cell_t cell = { .low = w->low, .high = w->high, .n_boxes = n, .n_elems = 1 };
+    cell.boxes = n > 0 ? w->cells->list + first : NULL; /* without boxes there may be no list */
     for (int32_t i = 0; i < w->boxes->digits.n; i++) {
         cell.n_elems *= w->high[i] - w->low[i];
     }
