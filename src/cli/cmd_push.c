@@ -51,7 +51,10 @@ static int refuse_while_busy(const cli_args_t *args)
         return code;
     }
     const char *state = cli_json_text(status, "state");
-    if (strcmp(state, "idle") != 0 && cli_json_number(status, "sources") > 0) {
+    if (json_is_true(json_object_get(status, "poisoned"))) {
+        code = cli_fail(args, CLI_PEER, "no round begins before recovery: %s (ERR_POISONED)",
+                        cli_json_text(status, "reason"));
+    } else if (strcmp(state, "idle") != 0 && cli_json_number(status, "sources") > 0) {
         code = cli_fail(args, CLI_PEER, "round %s is in flight (%s): one push at a time (ERR_BUSY)",
                         cli_json_text(status, "round"), state);
     }

@@ -36,7 +36,9 @@ static int run(const cli_args_t *args)
 
 static const cli_operand_t operands[] = {
     { .name = "MEMBER", .help = "As `heft status` shows it, such as destination.heft.0.1." },
-    { .name = "CLAIM", .help = "restarted, fenced, retry, refill or removed." },
+    { .name = "CLAIM",
+      .choices = "restarted fenced retry refill removed",
+      .help = "What is true of it; checked." },
 };
 
 static const cli_option_t options[] = { CLI_OPT_JSON };

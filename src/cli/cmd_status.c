@@ -21,9 +21,9 @@ static void print_member(const json_t *m)
     const json_t *serving = json_object_get(m, "serving");
     (void)printf("  %-32s %-10s version %-6" PRId64 " %-12s %s", cli_json_text(m, "id"),
                  cli_json_text(m, "state"), cli_json_number(m, "live_version"),
-                 serving == NULL         ? ""
-                 : json_is_true(serving) ? "serving"
-                                         : "not serving",
+                 serving == NULL || strcmp(cli_json_text(m, "role"), "source") == 0 ? ""
+                 : json_is_true(serving)                                            ? "serving"
+                                                                                    : "not serving",
                  cli_json_text(m, "condition"));
     const char *contact = cli_json_text(m, "contact");
     if (contact[0] != '\0' && strcmp(contact, "ok") != 0) {

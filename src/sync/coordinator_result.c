@@ -467,7 +467,10 @@ json_t *heft__coordinator_status_locked(heft_coordinator_t *c)
     }
     if (poisoned) {
         char text[320];
-        (void)snprintf(text, sizeof text, "%s: %s", id_of(c, slot), why);
+        const char *remedy =
+            slot >= 0 ? heft__poison_remedy(r->members[slot].poison) : ""; /* else it says so */
+        (void)snprintf(text, sizeof text, "%s: %s%s%s", id_of(c, slot), why,
+                       remedy[0] != '\0' ? "; " : "", remedy);
         (void)heft__json_put(root, "reason", json_string(text));
     }
     if (r->id.epoch > 0) {

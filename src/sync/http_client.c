@@ -267,7 +267,7 @@ static heft_status_t curl_failure(heft__http_t *http, CURLcode code, heft_error_
         status = HEFT_ERR_ARGUMENT;
     } else if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE ||
                code == CURLE_SSL_ISSUER_ERROR) {
-        status = HEFT_ERR_AUTH;
+        return heft__error_set(err, HEFT_ERR_AUTH, "coordinator %s: %s (ca-file)", http->url, text);
     }
     return heft__error_set(err, status, "coordinator %s: %s", http->url, text);
 }

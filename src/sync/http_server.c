@@ -306,8 +306,9 @@ static bool check_token(const heft__server_t *server, request_t *request)
         return true;
     }
     heft__call_error(&request->call, 401, HEFT_ERR_AUTH, "%s",
-                     given == NULL ? "this coordinator wants a token: Authorization: Bearer ..."
-                                   : "the token is not this coordinator's");
+                     given == NULL
+                         ? "this coordinator wants a token (token-file): Authorization: Bearer ..."
+                         : "the token is not this coordinator's");
     return false;
 }
 

@@ -53,6 +53,22 @@ const char *heft__poison_text(heft__poison_t poison)
     return texts[poison];
 }
 
+const char *heft__poison_remedy(heft__poison_t poison)
+{
+    static const char *const texts[] = {
+        "",
+        "heft recover it fenced, or start it again and recover it restarted",
+        "mend the cause, then heft recover it retry",
+        "start it again, then heft recover it restarted",
+        "start it again, then heft recover it restarted",
+        "heft recover it restarted",
+        "heft goes on writing it",
+        "start it again, then heft recover it restarted; or heft recover it refill",
+        "heft push",
+    };
+    return texts[poison];
+}
+
 static const char *state_name(heft__round_state_t state)
 {
     static const char *const texts[] = {
@@ -474,7 +490,8 @@ static heft_status_t check_restarted(const heft__round_t *round, const heft__rou
 {
     if (!m->reborn) {
         return heft__error_set(err, HEFT_ERR_STATE,
-                               "claim \"restarted\": no new incarnation has registered");
+                               "claim \"restarted\": no new incarnation has registered: start it "
+                               "again first");
     }
     if (!is_fenced_by_peers(round, m)) {
         return heft__error_set(err, HEFT_ERR_STATE,

@@ -216,6 +216,8 @@ int64_t heft__round_next_tick(const heft__round_t *round);
 
 /* Poisoned, and why (message of err). */
 bool heft__round_is_poisoned(const heft__round_t *round, int32_t *slot_out, const char **why_out);
+/* What an operator does about it. */
+const char *heft__poison_remedy(heft__poison_t poison);
 const char *heft__poison_text(heft__poison_t poison);
 /* HEFT_ERR_STATE when the claim does not hold. `removed` frees the slot. */
 heft_status_t heft__round_recover(heft__round_t *round, uint32_t slot, heft__claim_t claim,
