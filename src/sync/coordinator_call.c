@@ -185,13 +185,20 @@ bool heft__coordinator_has_route(heft__call_t *call)
     return find_route(call, id) != NULL;
 }
 
+/* Who waits for the end of a round is told of it, also when that end was all that a stop waited
+ * for. */
+static bool has_answer(const heft_coordinator_t *c, const heft__call_t *call)
+{
+    return call->waits == HEFT__WAIT_ENDED && !heft__coordinator_is_open_locked(c, call->round);
+}
+
 void heft__coordinator_handle(heft_coordinator_t *c, heft__call_t *call)
 {
     char id[HEFT__ID_SIZE];
     if (call->waits == HEFT__WAIT_NONE) {
         c->n_requests++;
     }
-    if (c->stopping) {
+    if (c->stopping && !has_answer(c, call)) {
         heft__call_error(call, 503, HEFT_ERR_BUSY, "the coordinator is shutting down");
         return;
     }

@@ -841,7 +841,7 @@ static void client_waits_no_longer_than_its_deadline(void **state)
     int fd = mute_socket(true, url, sizeof url);
     const int64_t begun = heft__clock_mono_ns();
     EXPECT_STATUS(heft_client_get(url, "/healthz", 100, NULL, &err), HEFT_ERR_TIMEOUT);
-    assert_true(heft__clock_mono_ns() - begun < FLEET_WAIT_NS);
+    assert_true(heft__clock_mono_ns() - begun < 10 * INT64_C(1000000000));
     (void)close(fd);
     fd = mute_socket(false, url, sizeof url);
     EXPECT_STATUS(heft_client_get(url, "/healthz", 5000, NULL, &err), HEFT_ERR_PEER);
