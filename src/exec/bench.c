@@ -75,7 +75,7 @@ static void run_jobs(const work_t *work, uint32_t part, uint32_t n_parts)
     heft__jobs_run(work->jobs, work->n_jobs, part, n_parts, work->has_digest ? digests : NULL);
 }
 
-static volatile uint64_t result_sink; /* keeps the checksums from being optimised away */
+static _Thread_local volatile uint64_t result_sink; /* keeps results from being optimised away */
 
 static void run_crc32c_copy(const work_t *work, uint32_t part, uint32_t n_parts)
 {
