@@ -392,7 +392,7 @@ static heft_status_t make_again(const heft_contract_t *contract, again_t *a,
 heft_status_t heft_contract_check(const heft_contract_t *contract, heft_drift_t **drift_out,
                                   heft_report_t **report_out, heft_error_t *err)
 {
-    again_t a = { NULL };
+    again_t a = { .recipe = NULL };
     heft_report_t *report = NULL;
     if (contract->recipe_name == NULL) {
         return heft__error_set(err, HEFT_ERR_ARGUMENT,

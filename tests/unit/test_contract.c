@@ -365,14 +365,13 @@ static void every_input_that_changed_is_named(void **state)
     open_side(&a, recipe_text, "2", "[1, 0]");
     open_side(&b, text, "1", "[1, 2]");
     static const char *const want[] = {
-        "recipe \"x.heft\" changed from line 5: was \"ignore \"left.*\" because \"the engine has "
-        "none\"\", "
-        "is \"ignore \"left.*\" because \"nobody wants it\"\"",
+        ("recipe \"x.heft\" changed from line 5: was \"ignore \"left.*\" because \"the engine has "
+         "none\"\", is \"ignore \"left.*\" because \"nobody wants it\"\""),
         "let order[1]: was 0, is 2",
         "let tp: was 2, is 1",
         "ranks: were 2, are 1",
-        "exception unused \"left.*\": its reason was \"the engine has none\", is \"nobody wants "
-        "it\"",
+        ("exception unused \"left.*\": its reason was \"the engine has none\", is \"nobody wants "
+         "it\""),
     };
     expect_drift(a.contract, b.contract, want, ARRAY_N(want));
     free(text);

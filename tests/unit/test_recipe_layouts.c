@@ -87,11 +87,11 @@ static void layouts_of_both_sides_must_be_equal(void **state)
         const char *lets;
         const char *part; /* NULL: they are equal */
     } cases[] = {
-        { { { NULL } }, "let layout = \"per_shard\", n = 2\n", NULL },
-        { { { NULL } },
+        { { { NULL, NULL, NULL } }, "let layout = \"per_shard\", n = 2\n", NULL },
+        { { { NULL, NULL, NULL } },
           "let layout = \"concat\", n = 2\n",
           "parameter \"moe.wi\": fused.layout is concat here, per_shard in the destination" },
-        { { { NULL } },
+        { { { NULL, NULL, NULL } },
           "let layout = \"per_shard\", n = 1\n",
           "parameter \"moe.wi\": fused.shards is 1 here, 2 in the destination" },
         { { { "moe.wi", "fused.half", "up_gate" } },
