@@ -275,10 +275,11 @@ static bool has_movers(const heft__round_t *round)
     return false;
 }
 
-/* Bound, and through with earlier rounds. */
+/* Bound, and through with earlier rounds; of a source that has come back only its report tells. */
 bool heft__round_is_ready(const heft__round_member_t *m)
 {
-    return m->registered && m->bound && !m->excluded && m->state == HEFT__STATE_IDLE;
+    const bool has_told = m->report_seq > 0 || m->role != HEFT__ROLE_SOURCE;
+    return m->registered && m->bound && has_told && !m->excluded && m->state == HEFT__STATE_IDLE;
 }
 
 /* A source that came back after a round that was found without it: that one is over. */
