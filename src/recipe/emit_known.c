@@ -449,7 +449,7 @@ heft_status_t heft__emit_unpacked(heft__emitter_t *e)
     const heft__frame_t *blocks = &e->frames[0];
     heft__frame_t floats;
     heft_view_t srcs[2];
-    heft_view_t dst;
+    heft_view_t dst = { .rank = 0 };
     uint32_t n = blocks->n;
     int32_t last = n > 0 ? blocks->order[n - 1] : HEFT__NONE;
     if (n < 2 || last >= HEFT__MAX_AXES || e->m->extent[last] != MXFP4_BYTES ||
