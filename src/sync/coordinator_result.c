@@ -335,22 +335,19 @@ static void count_round(heft_coordinator_t *c)
     }
 }
 
-/* The result as text, and without members and problems; either is NULL without memory. */
-static void render_result(heft_coordinator_t *c, heft__result_slot_t *slot, char **json_out,
-                          char **summary_out)
+/* The result as text; NULL without memory. Brief: without members and problems. */
+static char *render_result(heft_coordinator_t *c, heft__result_slot_t *slot, bool is_brief)
 {
-    *json_out = NULL;
-    *summary_out = NULL;
+    char *text = NULL;
     json_t *root = heft__coordinator_result_locked(c, slot);
-    json_t *brief = json_copy(root);
+    if (root != NULL && is_brief) {
+        (void)json_object_del(root, "members");
+        (void)json_object_del(root, "problems");
+    }
     if (root != NULL) {
-        (void)heft__json_finish(root, json_out, NULL);
+        (void)heft__json_finish(root, &text, NULL);
     }
-    if (brief != NULL) {
-        (void)json_object_del(brief, "members");
-        (void)json_object_del(brief, "problems");
-        (void)heft__json_finish(brief, summary_out, NULL);
-    }
+    return text;
 }
 
 void heft__coordinator_end_locked(heft_coordinator_t *c)
@@ -365,18 +362,16 @@ void heft__coordinator_end_locked(heft_coordinator_t *c)
         slot->id = (heft__round_id_t){ 0, 0 }; /* never begun: its key is free again */
         return;
     }
-    char *json;
-    char *summary;
-    render_result(c, slot, &json, &summary);
+    char *json = render_result(c, slot, false);
     if (json != NULL) {
         heft__coordinator_queue_result_locked(c, json);
     }
     if (in_doubt) {
         c->n_rounds[3]++;
         heft__free(json);
-        heft__free(summary);
         return;
     }
+    char *summary = render_result(c, slot, true);
     (void)snprintf(slot->state, sizeof slot->state, "%s", heft__round_state_text(r));
     count_round(c);
     if (r->outcome == HEFT__ROUND_COMMITTED) {
@@ -398,17 +393,12 @@ void heft__serve_rounds_locked(heft_coordinator_t *c, heft__call_t *call)
         if (slot->id.epoch == 0) {
             continue;
         }
-        char *json = NULL;
-        char *summary = NULL;
-        if (slot->summary == NULL) {
-            render_result(c, slot, &json, &summary);
-        }
+        char *summary = slot->summary == NULL ? render_result(c, slot, true) : NULL;
         const char *item = slot->summary != NULL ? slot->summary : summary;
         text.failed = text.failed || item == NULL;
         heft__text_put(&text, is_first ? "" : ",");
         heft__text_put(&text, item != NULL ? item : "");
         is_first = false;
-        heft__free(json);
         heft__free(summary);
     }
     heft__text_put(&text, "]}");
