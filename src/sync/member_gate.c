@@ -52,7 +52,7 @@ static bool destination_may(const heft__stand_t *stand, const heft__order_t *ord
     case HEFT__PHASE_RELEASE: /* of a paused one: the round is finished without it, out of service
                                */
         return stand->state == HEFT__STATE_IDLE || stand->state == HEFT__STATE_FLIPPED ||
-               (stand->state == HEFT__STATE_PAUSED && stand->phase == HEFT__PHASE_FLIP);
+               stand->state == HEFT__STATE_PAUSED;
     case HEFT__PHASE_ABORT:
         return true;
     case HEFT__PHASE_LIVE:

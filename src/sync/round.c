@@ -33,7 +33,7 @@ void heft__round_init(heft__round_t *round, const heft__round_config_t *config,
 
 const char *heft__round_kind_text(heft__round_kind_t kind)
 {
-    static const char *const texts[] = { "sync", "preflight", "live" };
+    static const char *const texts[] = { "sync", "preflight", "live", "feed" };
     return texts[kind];
 }
 
@@ -363,12 +363,12 @@ static bool is_selected(const heft__round_request_t *request, uint32_t slot)
 static heft_status_t check_sides(const heft__round_t *round, const heft__round_request_t *request,
                                  heft_error_t *err)
 {
-    uint32_t n_sources = 0;
+    uint32_t n_sources = request->n_feeders;
     uint32_t n_destinations = 0;
     for (uint32_t i = 0; i < round->n_members; i++) {
         const heft__round_member_t *m = &round->members[i];
         if (m->used && m->role == HEFT__ROLE_SOURCE) {
-            n_sources++;
+            n_sources += request->kind != HEFT__KIND_FEED;
         } else if (m->used && is_selected(request, i)) {
             n_destinations++;
         }
@@ -381,14 +381,25 @@ static heft_status_t check_sides(const heft__round_t *round, const heft__round_r
     return HEFT_OK;
 }
 
+static bool is_feeder(const heft__round_request_t *request, uint32_t slot)
+{
+    for (uint32_t i = 0; i < request->n_feeders; i++) {
+        if (request->feeders[i] == slot) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void freeze_members(heft__round_t *round, const heft__round_request_t *request)
 {
+    const bool has_sources = request->kind != HEFT__KIND_LIVE && request->kind != HEFT__KIND_FEED;
     for (uint32_t i = 0; i < round->n_members; i++) {
         heft__round_member_t *m = &round->members[i];
         const bool source = m->role == HEFT__ROLE_SOURCE;
-        m->in_round =
-            m->used && (source ? request->kind != HEFT__KIND_LIVE : is_selected(request, i));
-        m->moves = m->in_round && !source; /* until its report says that it need not */
+        m->feeds = m->used && is_feeder(request, i);
+        m->in_round = m->used && (m->feeds || (source ? has_sources : is_selected(request, i)));
+        m->moves = m->in_round && !source && !m->feeds; /* until its report says: no need */
         m->touched = false;
         m->stage_ordered = false;
         m->lost = false;
@@ -416,13 +427,18 @@ heft_status_t heft__round_begin(heft__round_t *round, const heft__round_request_
     if (status == HEFT_OK) {
         status = check_sides(round, request, err);
     }
+    if (status == HEFT_OK && request->kind == HEFT__KIND_FEED) {
+        status = heft__round_check_feed(round, request, now_ns, err);
+    }
     if (status != HEFT_OK) {
         return status;
     }
     round->seq++;
     round->id = (heft__round_id_t){ round->epoch, round->seq };
     round->kind = request->kind;
-    round->version = request->kind == HEFT__KIND_SYNC ? request->version : 0;
+    round->version = request->kind == HEFT__KIND_SYNC   ? request->version
+                     : request->kind == HEFT__KIND_FEED ? round->committed_version
+                                                        : 0;
     round->decision = HEFT__DECISION_NONE;
     round->pending = HEFT__DECISION_NONE;
     round->outcome = HEFT__ROUND_IDLE;
@@ -469,16 +485,21 @@ void heft__round_cancel(heft__round_t *round, int64_t now_ns)
 
 /* ---- recovery ---- */
 
+static bool is_in_doubt(const heft__round_t *round)
+{
+    return round->state == HEFT__ROUND_UNKNOWN || round->state == HEFT__ROUND_PARTIAL;
+}
+
 /* The old process of a source is fenced when every receiver says so. */
 static bool is_fenced_by_peers(const heft__round_t *round, const heft__round_member_t *source)
 {
-    if (source->role != HEFT__ROLE_SOURCE || round->state != HEFT__ROUND_UNKNOWN ||
+    if (!heft__round_sends(source) || round->state != HEFT__ROUND_UNKNOWN ||
         round->origin != HEFT__ROUND_STAGING) {
         return true;
     }
     EACH_MEMBER(round, m)
     {
-        if (m->role == HEFT__ROLE_DESTINATION && !m->lost && !heft__round_dest_quiet(round, m)) {
+        if (!heft__round_sends(m) && !m->lost && !heft__round_dest_quiet(round, m)) {
             return false;
         }
     }
@@ -504,8 +525,8 @@ static heft_status_t check_restarted(const heft__round_t *round, const heft__rou
 static heft_status_t check_fenced(const heft__round_t *round, const heft__round_member_t *m,
                                   heft_error_t *err)
 {
-    const bool stopped = m->role == HEFT__ROLE_SOURCE ? heft__round_source_stopped(round, m)
-                                                      : heft__round_dest_quiet(round, m);
+    const bool stopped = heft__round_sends(m) ? heft__round_source_stopped(round, m)
+                                              : heft__round_dest_quiet(round, m);
     if (m->poison != HEFT__POISON_TRANSFER || m->lost || !stopped) {
         return heft__error_set(
             err, HEFT_ERR_STATE,
@@ -536,8 +557,9 @@ static heft_status_t check_retry(const heft__round_t *round, const heft__round_m
 static heft_status_t check_refill(const heft__round_t *round, const heft__round_member_t *m,
                                   int64_t now_ns, heft_error_t *err)
 {
-    if (m->role != HEFT__ROLE_DESTINATION) {
-        return heft__error_set(err, HEFT_ERR_STATE, "claim \"refill\": it is a source");
+    if (m->role != HEFT__ROLE_DESTINATION || (is_in_doubt(round) && m->feeds)) {
+        return heft__error_set(err, HEFT_ERR_STATE, "claim \"refill\": it is a source%s",
+                               m->feeds ? " of this round" : "");
     }
     if (!m->registered || !m->bound || now_ns - m->contact_ns > round->config.contact_ns) {
         return heft__error_set(err, HEFT_ERR_STATE,
@@ -569,11 +591,6 @@ static heft_status_t check_claim(const heft__round_t *round, const heft__round_m
         break;
     }
     return HEFT_OK;
-}
-
-static bool is_in_doubt(const heft__round_t *round)
-{
-    return round->state == HEFT__ROUND_UNKNOWN || round->state == HEFT__ROUND_PARTIAL;
 }
 
 /* All poison is gone: leave the state in which the round was stuck. */
@@ -609,7 +626,7 @@ static void retry(heft__round_t *round, heft__round_member_t *m, int64_t now_ns)
 static void clear_poison(heft__round_t *round, heft__round_member_t *m, heft__claim_t claim)
 {
     const bool leaves = claim == HEFT__CLAIM_REMOVED || claim == HEFT__CLAIM_REFILL || m->lost;
-    if (leaves && m->in_round && m->role == HEFT__ROLE_DESTINATION) {
+    if (leaves && m->in_round && !heft__round_sends(m)) {
         round->departed = true;
     }
     m->poison = claim == HEFT__CLAIM_REFILL ? HEFT__POISON_REFILL : HEFT__POISON_NONE;
@@ -656,7 +673,8 @@ void heft__round_restore(heft__round_t *round, bool in_doubt, int64_t now_ns)
         heft__round_member_t *m = &round->members[i];
         m->contact_ns = now_ns;
         m->touched = m->used && m->in_round;
-        m->stage_ordered = m->touched && (heft__round_is_staged(m) || m->role == HEFT__ROLE_SOURCE);
+        m->stage_ordered = m->touched && (heft__round_is_staged(m) || heft__round_sends(m));
+        round->kind = m->touched && m->feeds ? HEFT__KIND_FEED : round->kind;
     }
     if (round->decision == HEFT__DECISION_COMMIT) {
         heft__round_flip(round, now_ns);

@@ -21,7 +21,8 @@
 typedef enum heft__round_kind {
     HEFT__KIND_SYNC = 0,
     HEFT__KIND_PREFLIGHT = 1, /* ends after preflight */
-    HEFT__KIND_LIVE = 2       /* digests of live parameters */
+    HEFT__KIND_LIVE = 2,      /* digests of live parameters */
+    HEFT__KIND_FEED = 3       /* the committed version from destinations that serve it to others */
 } heft__round_kind_t;
 
 typedef enum heft__round_state {
@@ -89,6 +90,7 @@ typedef struct heft__round_member {
     /* its part in the round */
     bool in_round;
     bool moves;
+    bool feeds;         /* a destination that sends what it serves, and goes on serving */
     bool touched;       /* an order of the round was given */
     bool stage_ordered; /* so that a transfer may have begun */
     bool lost;          /* the incarnation that took part is gone */
@@ -177,8 +179,10 @@ typedef struct heft__round {
 typedef struct heft__round_request {
     heft__round_kind_t kind;
     int64_t version;
-    const uint32_t *slots; /* destinations that take part; NULL: all */
+    const uint32_t *slots; /* destinations that take part; NULL: all. FEED: those to be fed */
     uint32_t n_slots;
+    const uint32_t *feeders; /* FEED: who sends */
+    uint32_t n_feeders;
     int64_t limit_ns[HEFT__N_PHASES]; /* 0: the default */
 } heft__round_request_t;
 
@@ -201,6 +205,12 @@ heft_status_t heft__round_report(heft__round_t *round, uint32_t slot, const heft
 /* HEFT_ERR_BUSY, HEFT_ERR_POISONED, HEFT_ERR_VERSION, HEFT_ERR_STATE (empty side: PROOF). */
 heft_status_t heft__round_begin(heft__round_t *round, const heft__round_request_t *request,
                                 int64_t now_ns, heft_error_t *err);
+/* It waits to be brought to the committed version: it is here, well, and does not serve. */
+bool heft__round_is_joiner(const heft__round_t *round, uint32_t slot, int64_t now_ns);
+/* It serves the committed version, and may send it to others. */
+bool heft__round_may_feed(const heft__round_t *round, uint32_t slot, int64_t now_ns);
+/* A feed is in flight that has not ended in doubt. */
+bool heft__round_is_feeding(const heft__round_t *round);
 /* No effect after the decision. */
 void heft__round_cancel(heft__round_t *round, int64_t now_ns);
 void heft__round_written(heft__round_t *round, int64_t ticket, heft__written_t outcome,

@@ -17,7 +17,7 @@
 /* A destination that is left out and serves another version; NULL: none. */
 static const heft__round_member_t *find_other_version(const heft__round_t *round)
 {
-    for (uint32_t i = 0; i < round->n_members; i++) {
+    for (uint32_t i = 0; i < round->n_members && round->kind != HEFT__KIND_FEED; i++) {
         const heft__round_member_t *m = &round->members[i];
         if (m->used && m->role == HEFT__ROLE_DESTINATION && !m->moves &&
             (m->serving || !m->registered) && m->live_version != round->version) {
@@ -235,6 +235,20 @@ static void resume_engines(heft__round_t *round)
     }
 }
 
+/* Who is being fed serves nothing yet: one that is gone holds up nobody, it joins again. */
+static bool is_gone(const heft__round_t *round, const heft__round_member_t *m)
+{
+    return round->kind == HEFT__KIND_FEED && heft__round_is_moving(m) && (m->lost || m->overdue) &&
+           !has_flipped(round, m);
+}
+
+/* The operator has left it to a later round, or it is gone: this one is finished without it. */
+static bool is_left_out(const heft__round_t *round, const heft__round_member_t *m)
+{
+    return (m->poison == HEFT__POISON_REFILL && round->state != HEFT__ROUND_FLIPPING) ||
+           is_gone(round, m);
+}
+
 void heft__round_commit(heft__round_t *round, int64_t now_ns)
 {
     if (round->cause.status != HEFT_OK) {
@@ -245,6 +259,10 @@ void heft__round_commit(heft__round_t *round, int64_t now_ns)
     }
     EACH_MEMBER(round, m)
     {
+        if (is_gone(round, m)) {
+            heft__round_warn(round, (int32_t)(m - round->members),
+                             "not heard of in its flip: it joins again");
+        }
         m->overdue = false;
         if (heft__round_is_moving(m) && has_flipped(round, m)) {
             m->poison = HEFT__POISON_NONE;
@@ -252,12 +270,6 @@ void heft__round_commit(heft__round_t *round, int64_t now_ns)
     }
     heft__round_enter(round, HEFT__ROUND_COMMITTED, HEFT__PHASE_RESUME, now_ns);
     resume_engines(round);
-}
-
-/* The operator has left it to a later round: this one is finished without it. */
-static bool is_left_out(const heft__round_t *round, const heft__round_member_t *m)
-{
-    return m->poison == HEFT__POISON_REFILL && round->state != HEFT__ROUND_FLIPPING;
 }
 
 typedef struct flip_counts {
@@ -358,7 +370,7 @@ static void start_senders(heft__round_t *round)
     round->senders_started = true;
     EACH_MEMBER(round, m)
     {
-        if (m->role == HEFT__ROLE_SOURCE && !m->lost) {
+        if (heft__round_sends(m) && !m->lost) {
             heft__round_order(round, m, HEFT__PHASE_FLIP);
         }
     }
@@ -371,7 +383,7 @@ static void stop_waiting(heft__round_t *round)
     bool silent = false;
     EACH_MEMBER(round, m)
     {
-        silent = silent || (m->role == HEFT__ROLE_SOURCE && m->overdue);
+        silent = silent || (heft__round_sends(m) && m->overdue);
     }
     EACH_MEMBER(round, m)
     {

@@ -22,6 +22,11 @@ bool heft__round_is_current(const heft__round_t *round, const heft__round_member
     return !m->lost && m->registered && heft__round_id_equal(m->round, round->id);
 }
 
+bool heft__round_sends(const heft__round_member_t *m)
+{
+    return m->role == HEFT__ROLE_SOURCE || m->feeds;
+}
+
 bool heft__round_is_moving(const heft__round_member_t *m)
 {
     return m->role == HEFT__ROLE_DESTINATION && m->moves;
@@ -45,7 +50,7 @@ bool heft__round_has_in_place(const heft__round_t *round)
 
 bool heft__round_acts(const heft__round_t *round, const heft__round_member_t *m)
 {
-    const bool source = m->role == HEFT__ROLE_SOURCE;
+    const bool source = heft__round_sends(m);
     if (!m->used || !m->in_round) {
         return false;
     }
@@ -150,7 +155,7 @@ static bool all_stopped(const heft__round_t *round, bool last_resort)
     bool destinations = true;
     EACH_MEMBER(round, m)
     {
-        if (m->role == HEFT__ROLE_SOURCE) {
+        if (heft__round_sends(m)) {
             const bool stopped = heft__round_source_stopped(round, m);
             const bool gone = m->lost || m->overdue || m->result == HEFT__RESULT_UNKNOWN;
             sources = sources && stopped;
@@ -228,7 +233,7 @@ static void stop_transfers(heft__round_t *round, int64_t now_ns)
     {
         const bool lost_track = heft__round_is_current(round, m) && m->phase == HEFT__PHASE_STAGE &&
                                 m->result == HEFT__RESULT_UNKNOWN;
-        if (m->role == HEFT__ROLE_SOURCE && m->touched && !m->lost && !lost_track) {
+        if (heft__round_sends(m) && m->touched && !m->lost && !lost_track) {
             heft__round_order(round, m, HEFT__PHASE_ABORT);
         }
     }
@@ -282,10 +287,11 @@ bool heft__round_is_ready(const heft__round_member_t *m)
     return m->registered && m->bound && has_told && !m->excluded && m->state == HEFT__STATE_IDLE;
 }
 
-/* A source that came back after a round that was found without it: that one is over. */
+/* A sender that came back after a round that was found without it: that one is over. */
 static void let_go_of_old_round(heft__round_t *round, heft__round_member_t *m)
 {
-    const bool is_in_another = m->role == HEFT__ROLE_SOURCE && m->registered && !m->excluded &&
+    const bool sends = m->role == HEFT__ROLE_SOURCE || m->state >= HEFT__STATE_PREPARED;
+    const bool is_in_another = sends && m->registered && !m->excluded &&
                                m->state != HEFT__STATE_IDLE &&
                                !heft__round_id_equal(m->round, round->id);
     const bool is_told =
@@ -454,7 +460,7 @@ static bool step_senders(heft__round_t *round)
     round->senders_started = true;
     EACH_MEMBER(round, m)
     {
-        if (m->role == HEFT__ROLE_SOURCE) {
+        if (heft__round_sends(m)) {
             m->stage_ordered = true;
             heft__round_order(round, m, HEFT__PHASE_STAGE);
         }
@@ -486,7 +492,7 @@ static void order_fences(heft__round_t *round, int64_t now_ns)
     round->deadline_ns = now_ns + round->limit_ns[HEFT__PHASE_ABORT];
     EACH_MEMBER(round, m)
     {
-        if (m->role == HEFT__ROLE_DESTINATION && !m->lost && !heft__round_dest_quiet(round, m)) {
+        if (!heft__round_sends(m) && !m->lost && !heft__round_dest_quiet(round, m)) {
             heft__round_order(round, m, HEFT__PHASE_ABORT);
         }
     }
@@ -499,14 +505,14 @@ static bool is_given_up(const heft__round_t *round, const heft__round_member_t *
     return m->lost || m->overdue || lost_track;
 }
 
-/* Is there one of this role that may still speak? */
-static bool may_speak(const heft__round_t *round, heft__role_t role)
+/* Is there one on this side that may still speak? */
+static bool may_speak(const heft__round_t *round, bool senders)
 {
     EACH_MEMBER(round, m)
     {
-        const bool stopped = role == HEFT__ROLE_SOURCE ? heft__round_source_stopped(round, m)
-                                                       : heft__round_dest_quiet(round, m);
-        if (m->role == role && !stopped && !is_given_up(round, m)) {
+        const bool stopped =
+            senders ? heft__round_source_stopped(round, m) : heft__round_dest_quiet(round, m);
+        if (heft__round_sends(m) == senders && !stopped && !is_given_up(round, m)) {
             return true;
         }
     }
@@ -519,14 +525,14 @@ bool heft__round_step_stopping(heft__round_t *round, int64_t now_ns)
         heft__round_abort(round, now_ns);
         return true;
     }
-    if (may_speak(round, HEFT__ROLE_SOURCE)) {
+    if (may_speak(round, true)) {
         return false;
     }
     if (!round->fencing) {
         order_fences(round, now_ns);
         return true;
     }
-    if (!may_speak(round, HEFT__ROLE_DESTINATION)) {
+    if (!may_speak(round, false)) {
         heft__round_doubt_transfers(round, now_ns);
         return true;
     }
@@ -545,8 +551,8 @@ void heft__round_doubt_transfers(heft__round_t *round, int64_t now_ns)
     }
     EACH_MEMBER(round, m)
     {
-        const bool stopped = m->role == HEFT__ROLE_SOURCE ? heft__round_source_stopped(round, m)
-                                                          : heft__round_dest_quiet(round, m);
+        const bool stopped = heft__round_sends(m) ? heft__round_source_stopped(round, m)
+                                                  : heft__round_dest_quiet(round, m);
         if (!stopped) {
             m->poison = HEFT__POISON_TRANSFER;
             m->reborn = m->lost;

@@ -37,6 +37,8 @@ bool heft__round_acts(const heft__round_t *round, const heft__round_member_t *me
 /* The same, from a status and a text; member may be NULL. */
 void heft__round_fail_with(heft__round_t *round, const heft__round_member_t *member,
                            heft_status_t status, const char *text, int64_t now_ns);
+/* A source, or a destination that stands in for one. */
+bool heft__round_sends(const heft__round_member_t *member);
 /* A destination that receives in this round. */
 bool heft__round_is_moving(const heft__round_member_t *member);
 /* Its bytes go to staging, before the decision. */
@@ -48,6 +50,10 @@ bool heft__round_is_done(const heft__round_t *round, const heft__round_member_t 
                          heft__phase_t phase);
 /* Failed in carrying out its present order. */
 bool heft__round_is_bad(const heft__round_member_t *member);
+/* FEED: the request names those who may send and those who need it. */
+HEFT_MUST_CHECK heft_status_t heft__round_check_feed(const heft__round_t *round,
+                                                     const heft__round_request_t *request,
+                                                     int64_t now_ns, heft_error_t *err);
 /* Bound, and through with earlier rounds. */
 bool heft__round_is_ready(const heft__round_member_t *member);
 bool heft__round_all_done(const heft__round_t *round);

@@ -24,6 +24,7 @@ typedef struct sim {
     bool serving;
     bool sending; /* the truth: puts may be running */
     bool in_place;
+    bool feeds;  /* a destination that stands in for a source */
     bool fenced; /* a destination whose memory no put can reach any more */
     int64_t live;
     heft__condition_t condition;
@@ -36,6 +37,11 @@ typedef struct sim {
     int64_t version; /* of the order it works on */
     int64_t sequence;
 } sim_t;
+
+static inline bool sim_sends(const sim_t *s)
+{
+    return s->role == HEFT__ROLE_SOURCE || s->feeds;
+}
 
 static inline void sim_init(sim_t *s, heft__role_t role, int64_t live)
 {
@@ -100,7 +106,7 @@ static inline bool sim_may_open(heft__phase_t target)
 /* May it take up a flip? A source sends to those that receive in place. */
 static inline bool sim_may_flip(const sim_t *s, heft__decision_t decision)
 {
-    const bool ready = s->role == HEFT__ROLE_SOURCE
+    const bool ready = sim_sends(s)
                            ? s->state == HEFT__STATE_PREPARED || s->state == HEFT__STATE_SENT
                            : s->state == HEFT__STATE_PAUSED;
     return ready && decision == HEFT__DECISION_COMMIT;
@@ -118,13 +124,11 @@ static inline void sim_fail(sim_t *s, heft__result_t result)
         s->sending = false; /* failed and refused: nothing is running */
         s->fenced = true;
     }
-    if (s->phase == HEFT__PHASE_FLIP && result != HEFT__RESULT_REFUSED &&
-        s->role == HEFT__ROLE_DESTINATION) {
+    if (s->phase == HEFT__PHASE_FLIP && result != HEFT__RESULT_REFUSED && !sim_sends(s)) {
         s->condition = HEFT__CONDITION_LIVE_SUSPECT;
         s->suspect_round = s->round;
     }
-    if (s->phase == HEFT__PHASE_FLIP && s->role == HEFT__ROLE_SOURCE &&
-        result != HEFT__RESULT_UNKNOWN) {
+    if (s->phase == HEFT__PHASE_FLIP && sim_sends(s) && result != HEFT__RESULT_UNKNOWN) {
         s->state = HEFT__STATE_SENT;
     }
 }
@@ -146,6 +150,7 @@ static inline void sim_take(sim_t *s, const heft__round_member_t *m, heft__decis
             return;
         }
         s->round = m->order_round;
+        s->feeds = m->feeds;
         s->phase = HEFT__PHASE_NONE;
         s->result = HEFT__RESULT_NONE;
     }
@@ -173,12 +178,12 @@ static inline void sim_take(sim_t *s, const heft__round_member_t *m, heft__decis
     if (target == HEFT__PHASE_FLIP && sim_is_broken(s)) {
         s->result = HEFT__RESULT_FAILED; /* not mended by another one in its own round */
     }
-    if (target == HEFT__PHASE_FLIP && s->role == HEFT__ROLE_SOURCE) {
+    if (target == HEFT__PHASE_FLIP && sim_sends(s)) {
         s->state = HEFT__STATE_SENDING;
     }
     if (target == HEFT__PHASE_STAGE) {
-        s->state = s->role == HEFT__ROLE_SOURCE ? HEFT__STATE_SENDING : HEFT__STATE_STAGING;
-        s->sending = s->role == HEFT__ROLE_SOURCE;
+        s->state = sim_sends(s) ? HEFT__STATE_SENDING : HEFT__STATE_STAGING;
+        s->sending = sim_sends(s);
         s->fenced = false;
     }
 }
@@ -192,7 +197,7 @@ static inline void sim_work(sim_t *s)
         s->state = HEFT__STATE_PREPARED;
         break;
     case HEFT__PHASE_STAGE:
-        s->state = s->role == HEFT__ROLE_SOURCE ? HEFT__STATE_SENT : HEFT__STATE_STAGED;
+        s->state = sim_sends(s) ? HEFT__STATE_SENT : HEFT__STATE_STAGED;
         s->sending = false;
         break;
     case HEFT__PHASE_PAUSE:
@@ -200,8 +205,8 @@ static inline void sim_work(sim_t *s)
         s->serving = false;
         break;
     case HEFT__PHASE_FLIP:
-        s->state = s->role == HEFT__ROLE_SOURCE ? HEFT__STATE_SENT : HEFT__STATE_FLIPPED;
-        if (s->role == HEFT__ROLE_DESTINATION) {
+        s->state = sim_sends(s) ? HEFT__STATE_SENT : HEFT__STATE_FLIPPED;
+        if (!sim_sends(s)) {
             s->live = s->version;
             s->condition = HEFT__CONDITION_OK; /* written as a whole, and compared */
         }
@@ -214,7 +219,7 @@ static inline void sim_work(sim_t *s)
         s->state = HEFT__STATE_IDLE;
         break;
     case HEFT__PHASE_ABORT:
-        s->fenced = s->role == HEFT__ROLE_DESTINATION; /* it fences before it drops anything */
+        s->fenced = !sim_sends(s); /* it fences before it drops anything */
         if (s->state != HEFT__STATE_FLIPPED) {
             s->serving = s->role == HEFT__ROLE_DESTINATION && s->live > 0 &&
                          s->condition == HEFT__CONDITION_OK &&
