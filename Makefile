@@ -5,7 +5,8 @@
 BUILD ?= build/release
 JOBS  ?= $(shell nproc)
 
-.PHONY: all setup configure build command demo test bench install clean
+.PHONY: all setup configure build command demo python-env test bench install clean
+.NOTPARALLEL:
 all: build
 
 setup:
@@ -25,7 +26,10 @@ command: configure
 demo: command
 	@tools/demo/run $(BUILD)
 
-test: build
+python-env: setup
+	@tools/python_env
+
+test: python-env build
 	@echo "== test"
 	@tools/run_tests $(BUILD)
 

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dtypes and shapes. Values are the library's, so they may stand in files."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+from heft._handles import argument_error, encode
+from heft._native import ffi, lib
+
+
+class DType(enum.IntEnum):
+    """An element type; its name is the safetensors spelling."""
+
+    BOOL = lib.HEFT_DTYPE_BOOL
+    U8 = lib.HEFT_DTYPE_U8
+    I8 = lib.HEFT_DTYPE_I8
+    U16 = lib.HEFT_DTYPE_U16
+    I16 = lib.HEFT_DTYPE_I16
+    U32 = lib.HEFT_DTYPE_U32
+    I32 = lib.HEFT_DTYPE_I32
+    U64 = lib.HEFT_DTYPE_U64
+    I64 = lib.HEFT_DTYPE_I64
+    F16 = lib.HEFT_DTYPE_F16
+    BF16 = lib.HEFT_DTYPE_BF16
+    F32 = lib.HEFT_DTYPE_F32
+    F64 = lib.HEFT_DTYPE_F64
+    F8_E4M3 = lib.HEFT_DTYPE_F8_E4M3
+    F8_E5M2 = lib.HEFT_DTYPE_F8_E5M2
+    F8_E8M0 = lib.HEFT_DTYPE_F8_E8M0
+    F4 = lib.HEFT_DTYPE_F4
+    F6_E2M3 = lib.HEFT_DTYPE_F6_E2M3
+    F6_E3M2 = lib.HEFT_DTYPE_F6_E3M2
+
+    @classmethod
+    def from_name(cls, name: str) -> DType:
+        """By safetensors spelling or lower-case short form: "BF16", "bf16"."""
+        value = lib.heft_dtype_from_name(encode(name))
+        if value == lib.HEFT_DTYPE_NONE:
+            raise argument_error(
+                f'"{name}" is no dtype; there are: {", ".join(d.name for d in cls)}'
+            )
+        return cls(value)
+
+    @property
+    def bits(self) -> int:
+        """Bits of one element."""
+        return int(lib.heft_dtype_get_bits(self))
+
+    @property
+    def unit_bytes(self) -> int:
+        """Bytes of one storage unit: of an element, or 1 for a packed dtype (fewer than 8 bits)."""
+        return int(lib.heft_dtype_get_unit_bytes(self))
+
+    @property
+    def is_float(self) -> bool:
+        return bool(lib.heft_dtype_is_float(self))
+
+    @property
+    def is_packed(self) -> bool:
+        return self.bits < 8
+
+
+MAX_DIMS: int = lib.HEFT_MAX_DIMS
+
+
+def fill_shape(out: Any, shape: Sequence[int], name: str) -> None:
+    """Put a shape into a heft_shape_t."""
+    n = len(shape)
+    if n > MAX_DIMS:
+        raise argument_error(f'tensor "{name}": {n} dimensions, at most {MAX_DIMS} are supported')
+    out.rank = n
+    out.extent[0:n] = shape
+
+
+def new_shape(shape: Sequence[int], name: str) -> Any:
+    out = ffi.new("heft_shape_t *")
+    fill_shape(out, shape, name)
+    return out
+
+
+def shape_of(shape: Any) -> tuple[int, ...]:
+    """The extents of a heft_shape_t."""
+    return tuple(shape.extent[0 : shape.rank])

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Manifests: what one side holds, by name, dtype and shape (include/heft/model.h, names.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from heft._handles import Handle, call, encode, error_of, new_error, take_text, text_of
+from heft._native import ffi, lib
+from heft.dtypes import DType, new_shape, shape_of
+
+
+class TensorInfo(NamedTuple):
+    """One tensor, as it is declared; the shape is logical."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    n_elems: int
+    n_bytes: int
+
+
+def tensor_info(out: Any) -> TensorInfo:
+    """A heft_tensor_info_t."""
+    return TensorInfo(
+        text_of(out.name), DType(out.dtype), shape_of(out.shape), out.n_elems, out.n_bytes
+    )
+
+
+def lines_of(out: Any) -> tuple[str, ...]:
+    """The lines of a report in a `char **` (NULL: none), which the caller owns."""
+    return () if out[0] == ffi.NULL else tuple(take_text(out).splitlines())
+
+
+class Manifest(Handle):
+    """Tensors in bytewise name order, and attributes. Immutable: share it freely between threads."""
+
+    __slots__ = ()
+
+    @classmethod
+    def create(
+        cls,
+        side: str,
+        tensors: Iterable[tuple[str, DType, Sequence[int]]],
+        *,
+        attrs: Mapping[str, str] | None = None,
+        tensor_attrs: Mapping[str, Mapping[str, str]] | None = None,
+        excluded: Mapping[str, str] | None = None,
+    ) -> Manifest:
+        """A manifest of these (name, dtype, shape), finished.
+
+        side: "source" or "destination". attrs: of the whole side. tensor_attrs: by tensor, how the
+        engine has laid it out (docs/formats/manifest.md). excluded: leaves that are not bound, and why.
+        """
+        out = ffi.new("heft_manifest_t **")
+        call(lib.heft_manifest_create, encode(side), out)
+        self = cls._adopt(out[0])
+        for name, dtype, shape in tensors:
+            call(
+                lib.heft_manifest_add,
+                self.pointer,
+                encode(name),
+                DType(dtype),
+                new_shape(shape, name),
+            )
+        for key, value in (attrs or {}).items():
+            call(lib.heft_manifest_set_attr, self.pointer, encode(key), encode(value))
+        for tensor, pairs in (tensor_attrs or {}).items():
+            for key, value in pairs.items():
+                call(
+                    lib.heft_manifest_set_tensor_attr,
+                    self.pointer,
+                    encode(tensor),
+                    encode(key),
+                    encode(value),
+                )
+        for name, reason in (excluded or {}).items():
+            call(lib.heft_manifest_exclude, self.pointer, encode(name), encode(reason))
+        call(lib.heft_manifest_finish, self.pointer)
+        return self
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Manifest:
+        """Read the JSON form, strictly: an unknown key is an error. `issues` of the exception lists all."""
+        data = text.encode() if isinstance(text, str) else text
+        out, report, err = ffi.new("heft_manifest_t **"), ffi.new("char **"), new_error()
+        status = lib.heft_manifest_decode_report(data, len(data), out, report, err)
+        if status:
+            raise error_of(status, err, issues=lines_of(report))
+        return cls._adopt(out[0])
+
+    @classmethod
+    def _adopt(cls, pointer: Any) -> Manifest:
+        self = cls()
+        self._own(pointer, lib.heft_manifest_destroy)
+        return self
+
+    @classmethod
+    def _borrow(cls, pointer: Any, parent: Handle) -> Manifest:
+        """One that belongs to a checkpoint or a contract, which lives as long as it is used."""
+        self = cls()
+        self._own(pointer, None, parent)
+        return self
+
+    def to_json(self) -> str:
+        """The JSON form; equal manifests give equal text."""
+        out = ffi.new("char **")
+        call(lib.heft_manifest_encode, self.pointer, out)
+        return take_text(out)
+
+    @property
+    def side(self) -> str:
+        return text_of(lib.heft_manifest_get_side(self.pointer))
+
+    @property
+    def digest(self) -> str:
+        """64 hex digits over everything in the manifest."""
+        return text_of(lib.heft_manifest_get_digest(self.pointer))
+
+    @property
+    def n_bytes(self) -> int:
+        return int(lib.heft_manifest_get_n_bytes(self.pointer))
+
+    @property
+    def n_elems(self) -> int:
+        return int(lib.heft_manifest_get_n_elems(self.pointer))
+
+    def __len__(self) -> int:
+        return int(lib.heft_manifest_get_n_tensors(self.pointer))
+
+    def __iter__(self) -> Iterator[TensorInfo]:
+        for i in range(len(self)):
+            yield self.query(i)
+
+    def __contains__(self, name: object) -> bool:
+        out = ffi.new("uint32_t *")
+        return (
+            isinstance(name, str)
+            and lib.heft_manifest_find(self.pointer, encode(name), out, ffi.NULL) == 0
+        )
+
+    def __getitem__(self, name: str) -> TensorInfo:
+        """The tensor of this name; NotFoundError names the nearest."""
+        return self.query(self.find(name))
+
+    def __repr__(self) -> str:
+        if self.is_closed:
+            return "<Manifest, closed>"
+        return f"<Manifest of a {self.side}: {len(self)} tensors, {self.n_bytes} bytes, {self.digest[:12]}>"
+
+    def query(self, i: int) -> TensorInfo:
+        """Tensor i in bytewise name order."""
+        out = ffi.new("heft_tensor_info_t *")
+        call(lib.heft_manifest_query, self.pointer, i, out)
+        return tensor_info(out)
+
+    def find(self, name: str) -> int:
+        """The index of a name; NotFoundError names the nearest."""
+        out = ffi.new("uint32_t *")
+        call(lib.heft_manifest_find, self.pointer, encode(name), out)
+        return int(out[0])
+
+    @property
+    def names(self) -> list[str]:
+        return [info.name for info in self]
+
+    @property
+    def attrs(self) -> dict[str, str]:
+        """Attributes of the whole side."""
+        n = lib.heft_manifest_get_n_attrs(self.pointer)
+        return self._pairs(
+            n, lambda k, key, value: call(lib.heft_manifest_query_attr, self.pointer, k, key, value)
+        )
+
+    def tensor_attrs(self, name: str) -> dict[str, str]:
+        """How the engine has laid out one tensor."""
+        i = self.find(name)
+        n = lib.heft_manifest_get_n_tensor_attrs(self.pointer, i)
+        query = lib.heft_manifest_query_tensor_attr
+        return self._pairs(n, lambda k, key, value: call(query, self.pointer, i, k, key, value))
+
+    @staticmethod
+    def _pairs(n: int, query: Any) -> dict[str, str]:
+        key, value = ffi.new("char const **"), ffi.new("char const **")
+        pairs: dict[str, str] = {}
+        for k in range(n):
+            query(k, key, value)
+            pairs[text_of(key[0])] = text_of(value[0])
+        return pairs
+
+    @property
+    def excluded(self) -> dict[str, str]:
+        """Leaves that are not bound, and why."""
+        reason = ffi.new("char const **")
+        pairs: dict[str, str] = {}
+        for i in range(lib.heft_manifest_get_n_excluded(self.pointer)):
+            name = text_of(lib.heft_manifest_get_excluded(self.pointer, i, reason))
+            pairs[name] = text_of(reason[0])
+        return pairs
