@@ -1,3 +1,4 @@
 heft_add_fuzz(safetensors_header)
 heft_add_fuzz(manifest_json)
 heft_add_fuzz(checkpoint_index)
+heft_add_fuzz(tape_json)

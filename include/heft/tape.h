@@ -139,6 +139,29 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_find_buffer(const heft_tape_t *
                                                              const char *name, uint32_t *buffer_out,
                                                              heft_error_t *err);
 
+#define HEFT_TAPE_DIGEST_BYTES 65
+
+/**
+ * SHA-256 of what a tape does, 64 hex digits and a zero byte. Notes, the numbers of buffers, the
+ * shapes and names of temporaries, and how views are cut have no part in it, so a loader that is
+ * traced twice has one digest. HEFT_ERR_NOMEM.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_query_digest(
+    const heft_tape_t *tape, char digest_out[HEFT_TAPE_DIGEST_BYTES], heft_error_t *err);
+
+/**
+ * The JSON form (docs/formats/tape.md): equal tapes give equal bytes, and the tape read back does
+ * the same, with the same digest and notes; writes that touch nothing are left out. The text is
+ * freed with heft_string_free. encode: HEFT_ERR_FORMAT for a name, note or operation that is no
+ * UTF-8, or has control characters. decode is strict: HEFT_ERR_FORMAT names an unknown or missing
+ * key, a write that cannot be, a digest that is not the content's; HEFT_ERR_UNSUPPORTED a newer
+ * format, or a known kernel that this heft does not have.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_encode(const heft_tape_t *tape, char **text_out,
+                                                        heft_error_t *err);
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_decode(const char *text, size_t n,
+                                                        heft_tape_t **tape_out, heft_error_t *err);
+
 #ifdef __cplusplus
 }
 #endif

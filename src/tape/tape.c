@@ -93,6 +93,39 @@ static heft_status_t fill_shape(heft_buffer_info_t *info, const heft_shape_t *sh
     return HEFT_OK;
 }
 
+heft_status_t heft__tape_add_storage(heft_tape_t *tape, const heft_buffer_info_t *given,
+                                     uint32_t *buffer_out, heft_error_t *err)
+{
+    heft_buffer_info_t info = *given;
+    if (tape->n_buffers >= UINT32_MAX - 1) {
+        return heft__error_set(err, HEFT_ERR_LIMIT, "%zu buffers in one tape", tape->n_buffers);
+    }
+    size_t len = strlen(info.name);
+    void *items = tape->buffers;
+    if (!heft__grow(&items, &tape->cap_buffers, tape->n_buffers + 1, sizeof *tape->buffers)) {
+        return heft__error_nomem(err, sizeof *tape->buffers);
+    }
+    tape->buffers = items;
+    info.name = len > 0 ? heft__arena_strndup(&tape->arena, given->name, len) : "";
+    if (info.name == NULL) {
+        return heft__error_nomem(err, len + 1);
+    }
+    heft__map_t *map = get_map(tape, info.kind);
+    heft_status_t status =
+        map != NULL ? heft__map_put(map, info.name, len, (uint32_t)tape->n_buffers) : HEFT_OK;
+    if (status == HEFT_ERR_EXISTS) {
+        return heft__error_set(err, status, "%s \"%s\" is there already", kind_text(info.kind),
+                               given->name);
+    }
+    if (status != HEFT_OK) {
+        return heft__error_set(err, status, "%s \"%s\": cannot be added: %s", kind_text(info.kind),
+                               given->name, heft_status_get_text(status));
+    }
+    tape->buffers[tape->n_buffers] = info;
+    *buffer_out = (uint32_t)tape->n_buffers++;
+    return HEFT_OK;
+}
+
 heft_status_t heft_tape_add_buffer(heft_tape_t *tape, heft_buffer_kind_t kind, const char *name,
                                    heft_dtype_t dtype, const heft_shape_t *shape,
                                    uint32_t *buffer_out, heft_error_t *err)
@@ -103,34 +136,7 @@ heft_status_t heft_tape_add_buffer(heft_tape_t *tape, heft_buffer_kind_t kind, c
     }
     heft_buffer_info_t info = { .name = name != NULL ? name : "", .kind = kind, .dtype = dtype };
     status = fill_shape(&info, shape, err);
-    if (status != HEFT_OK) {
-        return status;
-    }
-    if (tape->n_buffers >= UINT32_MAX - 1) {
-        return heft__error_set(err, HEFT_ERR_LIMIT, "%zu buffers in one tape", tape->n_buffers);
-    }
-    size_t len = strlen(info.name);
-    void *items = tape->buffers;
-    if (!heft__grow(&items, &tape->cap_buffers, tape->n_buffers + 1, sizeof *tape->buffers)) {
-        return heft__error_nomem(err, sizeof *tape->buffers);
-    }
-    tape->buffers = items;
-    info.name = len > 0 ? heft__arena_strndup(&tape->arena, name, len) : "";
-    if (info.name == NULL) {
-        return heft__error_nomem(err, len + 1);
-    }
-    heft__map_t *map = get_map(tape, kind);
-    status = map != NULL ? heft__map_put(map, info.name, len, (uint32_t)tape->n_buffers) : HEFT_OK;
-    if (status == HEFT_ERR_EXISTS) {
-        return heft__error_set(err, status, "%s \"%s\" is there already", kind_text(kind), name);
-    }
-    if (status != HEFT_OK) {
-        return heft__error_set(err, status, "%s \"%s\": cannot be added: %s", kind_text(kind), name,
-                               heft_status_get_text(status));
-    }
-    tape->buffers[tape->n_buffers] = info;
-    *buffer_out = (uint32_t)tape->n_buffers++;
-    return HEFT_OK;
+    return status == HEFT_OK ? heft__tape_add_storage(tape, &info, buffer_out, err) : status;
 }
 
 uint32_t heft_tape_get_n_buffers(const heft_tape_t *tape)

@@ -54,6 +54,15 @@ typedef struct heft__label {
 
 heft__label_t heft__tape_label(const heft_tape_t *tape, uint32_t buffer);
 
+/* heft_tape_add_buffer of a buffer that is sound already, its shape in storage units. */
+heft_status_t heft__tape_add_storage(heft_tape_t *tape, const heft_buffer_info_t *given,
+                                     uint32_t *buffer_out, heft_error_t *err);
+
+/* A new tape that does the same, in normal form (normal.c), and also has the n_more sources and
+ * parameters of `more`, which this one must not have. */
+heft_status_t heft__tape_normalise(const heft_tape_t *tape, const heft_buffer_info_t *more,
+                                   size_t n_more, heft_tape_t **tape_out, heft_error_t *err);
+
 /* ---- fold ---- */
 
 typedef struct heft__fold heft__fold_t; /* immutable */

@@ -933,12 +933,18 @@ const char *fold_case_check_tape(const heft_tape_t *tape, uint64_t choice, fold_
     return ok ? NULL : wrong;
 }
 
-const char *fold_case_check(const uint8_t *data, size_t n, fold_case_stats_t *stats)
+heft_tape_t *fold_case_make_tape(const uint8_t *data, size_t n)
 {
     gen_t g = { .data = data, .n = n, .err = HEFT_ERROR_INIT };
     must_ok(&g, heft_tape_create(&g.tape, &g.err));
     decode_tape(&g);
-    const char *what = fold_case_check_tape(g.tape, n, stats);
-    heft_tape_destroy(g.tape);
+    return g.tape;
+}
+
+const char *fold_case_check(const uint8_t *data, size_t n, fold_case_stats_t *stats)
+{
+    heft_tape_t *tape = fold_case_make_tape(data, n);
+    const char *what = fold_case_check_tape(tape, n, stats);
+    heft_tape_destroy(tape);
     return what;
 }

@@ -24,6 +24,9 @@ typedef struct fold_case_stats {
  * stderr. stats may be NULL. */
 const char *fold_case_check(const uint8_t *data, size_t n, fold_case_stats_t *stats);
 
+/* The tape of these bytes; destroyed by the caller. */
+heft_tape_t *fold_case_make_tape(const uint8_t *data, size_t n);
+
 /* The same for a tape made otherwise. choice varies what a tape does not say: how soon indices are
  * tuned, which allocation fails. */
 const char *fold_case_check_tape(const heft_tape_t *tape, uint64_t choice,
