@@ -4,14 +4,9 @@
 
 #define PLAN "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
 
-static void free_live(heft__live_t *live)
-{
-    heft__free(live->set.params);
-}
-
 WIRE_ROUNDTRIP(contract, heft__contract_t, heft__contract_decode, heft__contract_encode,
                heft__contract_fini)
-WIRE_ROUNDTRIP(live, heft__live_t, heft__live_decode, heft__live_encode, free_live)
+WIRE_ROUNDTRIP(live, heft__live_t, heft__live_decode, heft__live_encode, heft__live_fini)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

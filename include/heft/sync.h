@@ -9,6 +9,7 @@
 #ifndef HEFT_SYNC_H
 #define HEFT_SYNC_H
 
+#include "heft/contract.h"
 #include "heft/exec.h"
 
 #ifdef __cplusplus
@@ -136,6 +137,16 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_publisher_push(heft_publisher_t *pub
 
 /* ---- subscriber ---- */
 
+/* A source tensor that is given to the engine's own loader: contiguous, in staging memory. The
+ * loader may write to it, and may keep a view of it until `flipped` returns. */
+typedef struct heft_input {
+    const char *name;
+    heft_dtype_t dtype;
+    heft_shape_t shape; /* logical */
+    void *data;         /* 256-byte aligned */
+    int64_t n_bytes;
+} heft_input_t;
+
 /* Hooks run on the thread that calls heft_subscriber_poll. A hook that fails returns non-zero.
  * NULL: nothing to do. */
 typedef struct heft_hooks {
@@ -146,6 +157,17 @@ typedef struct heft_hooks {
                    int64_t version); /* live bytes are `version`: refresh what depends on them */
     int (*resume)(void *arg,
                   int64_t version); /* serve `version` (0: none yet, stay out of service) */
+    /* Called before addresses are compared, at pause and at flip: write where parameters are now
+     * into the array given at creation. Must not change anything else. */
+    int (*locate)(void *arg);
+    /* The engine's own loader, for parameters that only it can write. Called once for each version,
+     * inside the flip: the parameters that heft writes are in place, those that the loader writes
+     * hold what they held at creation, and inputs are all tensors that the loader needs, in name
+     * order. A plan with such parameters is refused without this hook. */
+    int (*load)(void *arg, const heft_input_t *inputs, uint32_t n_inputs);
+    /* What the hook that has just failed has to say, for the round's result; NULL: nothing.
+     * Borrowed until the next hook is called. */
+    const char *(*explain)(void *arg);
 } heft_hooks_t;
 #define HEFT_HOOKS_INIT              \
     {                                \
@@ -189,6 +211,41 @@ HEFT_API HEFT_MUST_CHECK heft_status_t
 heft_subscriber_create(const heft_subscriber_opts_t *opts, const heft_recipe_t *recipe,
                        const heft_bindings_t *bindings, const heft_manifest_t *manifest,
                        void *const *params, heft_subscriber_t **subscriber_out, heft_error_t *err);
+
+enum heft_param_flags {
+    HEFT_PARAM_RECORDED = 1u << 0 /* the engine changes it after a flip (kernel layout, derived
+                                     values): its digest is taken from live memory once `flipped`
+                                     has returned, and what it is then is what it must stay */
+};
+
+/* Live memory of one parameter. */
+typedef struct heft_param {
+    void *data; /* of element 0; any alignment */
+    /* In elements (of packed dtypes: bytes), outermost first, signed; NULL: contiguous. Bytes that
+     * belong to no element are never written. */
+    const int64_t *strides;
+    uint32_t flags; /* enum heft_param_flags */
+    uint32_t reserved;
+} heft_param_t;
+
+/**
+ * Register a destination rank by a contract, which holds the mapping and the source's manifest, so
+ * that the plan is made, and what does not fit is refused, here. manifest: what the engine really
+ * holds; NULL: the contract's manifest of this rank. It must agree with the contract's, attributes
+ * included. params[i] is parameter i of the manifest, in bytewise name order. All borrowed until
+ * destroy. Before every pause and every flip the array must still hold the addresses and strides
+ * given here (see heft_hooks_t.locate).
+ *
+ * HEFT_ERR_MISMATCH: the manifest differs from the contract's; the first difference is named with
+ * both values. HEFT_ERR_UNSUPPORTED: the engine's loader is needed and there is no hook `load`
+ * (operation and parameters are named), or the destination receives in place; or a parameter is
+ * derived and there is no hook `flipped`. HEFT_ERR_ARGUMENT: the contract has no mapping, or two
+ * indices of a parameter are one element. Otherwise as heft_subscriber_create.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t
+heft_subscriber_create_contract(const heft_subscriber_opts_t *opts, const heft_contract_t *contract,
+                                const heft_manifest_t *manifest, const heft_param_t *params,
+                                heft_subscriber_t **subscriber_out, heft_error_t *err);
 HEFT_API void heft_subscriber_destroy(heft_subscriber_t *subscriber);
 
 /**
@@ -205,9 +262,11 @@ HEFT_API int64_t heft_subscriber_get_version(const heft_subscriber_t *subscriber
 /** 1 while the engine may serve. Threads: any. */
 HEFT_API int heft_subscriber_is_serving(const heft_subscriber_t *subscriber);
 /**
- * The digest (heft_digest) that parameter i, in bytewise name order, has at the live version, as
- * derived from the sources; 0 without a version or for a bad index. It changes together with the
- * version, inside a flip. Threads: any.
+ * The digest (heft_digest, over the elements in row-major order) that parameter i, in bytewise name
+ * order, has at the live version, as derived from the sources; 0 without a version or for a bad
+ * index. It changes together with the version, inside a flip. Of a parameter that the engine itself
+ * writes or changes it is the one taken from live memory after `flipped`, and 0 until then.
+ * Threads: any.
  */
 HEFT_API uint64_t heft_subscriber_get_digest(const heft_subscriber_t *subscriber, uint32_t i);
 

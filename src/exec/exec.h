@@ -173,7 +173,8 @@ heft_shape_t heft__shape_from_storage(const heft_shape_t *storage, heft_dtype_t 
 bool heft__param_is_written(const heft_plan_t *plan, uint32_t rank_index, uint32_t param);
 /* Whether a piece reads what an operation left: a known kernel, or the engine's loader. */
 bool heft__piece_is_computed(const heft_piece_t *piece);
-/* Whether one of those operations is none that heft runs itself. */
+/* Whether one of those operations is none that heft runs itself, or reads what such a one leaves.
+ */
 bool heft__piece_needs_loader(const heft_plan_t *plan, uint32_t rank_index,
                               const heft_piece_t *piece);
 /* The operation behind source s of a piece, or NULL. */

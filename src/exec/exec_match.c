@@ -48,12 +48,30 @@ const heft_opaque_t *heft__piece_operation(const heft_plan_t *plan, uint32_t ran
     return k > 0 && k <= n ? &ops[k - 1] : NULL;
 }
 
+/* A known kernel that reads what the loader leaves is the loader's, too. Operations read earlier
+ * ones alone, so this ends. */
+static bool operation_needs_loader(const heft_plan_t *plan, uint32_t rank_index,
+                                   const heft_opaque_t *op)
+{
+    if (!heft__known_claims(op->op)) {
+        return true;
+    }
+    for (uint32_t i = 0; i < op->n_inputs; i++) {
+        for (uint64_t p = 0; p < op->inputs[i].n_pieces; p++) {
+            if (heft__piece_needs_loader(plan, rank_index, &op->inputs[i].pieces[p])) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 bool heft__piece_needs_loader(const heft_plan_t *plan, uint32_t rank_index,
                               const heft_piece_t *piece)
 {
     for (uint32_t s = 0; s < piece->n_srcs; s++) {
         const heft_opaque_t *op = heft__piece_operation(plan, rank_index, piece, s);
-        if (op != NULL && !heft__known_claims(op->op)) {
+        if (op != NULL && operation_needs_loader(plan, rank_index, op)) {
             return true;
         }
     }

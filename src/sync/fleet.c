@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#include "kernel/kernel.h"
+
 #define ADD_PROBLEM(problems, kind, ...) \
     (void)!heft__problems_add((problems), (kind), NULL, __VA_ARGS__)
 
@@ -259,8 +261,10 @@ static void clear_targets(heft__family_t *family)
         heft__free(family->target_params[i]);
     }
     heft__free(family->target_params);
+    heft__free(family->target_bases);
     heft__free(family->targets);
     family->target_params = NULL;
+    family->target_bases = NULL;
     family->targets = NULL;
     family->n_targets = 0;
 }
@@ -289,6 +293,7 @@ static heft_status_t add_target(heft__family_t *family, uint32_t rank, uint8_t *
         params[i] = base + layout->offsets[i];
     }
     family->target_params[family->n_targets] = params;
+    family->target_bases[family->n_targets] = base;
     family->targets[family->n_targets] =
         (heft_exec_target_t){ .rank_index = rank,
                               .params = params,
@@ -343,7 +348,8 @@ static heft_status_t prepare_family(heft__fleet_t *fleet, uint32_t f, heft_error
     clear_targets(family);
     family->targets = heft__calloc(n_max, sizeof *family->targets);
     family->target_params = heft__calloc(n_max, sizeof *family->target_params);
-    if (family->targets == NULL || family->target_params == NULL) {
+    family->target_bases = heft__calloc(n_max, sizeof *family->target_bases);
+    if (family->targets == NULL || family->target_params == NULL || family->target_bases == NULL) {
         return heft__error_nomem(err, n_max * sizeof *family->targets);
     }
     for (uint32_t r = 0; r < family->n_ranks; r++) {
@@ -419,6 +425,71 @@ heft_status_t heft__fleet_aim(heft__fleet_t *fleet, const heft__peer_t *peers, u
     return status;
 }
 
+/* ---- inputs of loaders ---- */
+
+/* What has been copied so far, of how much. */
+typedef struct copying {
+    const heft__fleet_t *fleet;
+    int64_t done;
+    int64_t total;
+} copying_t;
+
+static heft_status_t copy_tensor(copying_t *copying, uint8_t *to, const uint8_t *from,
+                                 int64_t bytes, heft_error_t *err)
+{
+    for (int64_t at = 0; at < bytes; at += HEFT__CHUNK_BYTES) {
+        const int64_t n = heft__min_i64(HEFT__CHUNK_BYTES, bytes - at);
+        heft__memcpy(to + at, from + at, n);
+        copying->done += n;
+        if (copying->fleet->progress(copying->fleet->progress_arg, copying->done, copying->total) !=
+            0) {
+            return heft__error_set(err, HEFT_ERR_CANCELED, "stopped while copying loader inputs");
+        }
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t copy_to_target(copying_t *copying, const heft__family_t *family, uint32_t t,
+                                    const void *const *data, const uint64_t *digests,
+                                    heft_error_t *err)
+{
+    const uint32_t rank = family->targets[t].rank_index;
+    const heft__inputs_t *inputs = &family->inputs[rank];
+    const heft__staging_t *layout = &family->layouts[rank];
+    heft_status_t status = HEFT_OK;
+    for (uint32_t k = 0; k < inputs->n && status == HEFT_OK; k++) {
+        const uint32_t entry = layout->n_params + k;
+        const uint32_t source = inputs->sources[k];
+        family->digests[rank][entry] = digests[source];
+        status = copy_tensor(copying, family->target_bases[t] + layout->offsets[entry],
+                             data[source], layout->sizes[entry], err);
+    }
+    return status;
+}
+
+heft_status_t heft__fleet_copy_inputs(heft__fleet_t *fleet, const void *const *data,
+                                      const uint64_t *digests, heft_error_t *err)
+{
+    copying_t copying = { .fleet = fleet };
+    for (uint32_t f = 0; f < fleet->n_families; f++) {
+        for (uint32_t t = 0; t < fleet->families[f].n_targets; t++) {
+            const heft__family_t *family = &fleet->families[f];
+            const heft__staging_t *layout = &family->layouts[family->targets[t].rank_index];
+            for (uint32_t i = layout->n_params; i < layout->n_entries; i++) {
+                copying.total += layout->sizes[i]; /* bounded by the bytes of staging */
+            }
+        }
+    }
+    heft_status_t status = HEFT_OK;
+    for (uint32_t f = 0; f < fleet->n_families; f++) {
+        const heft__family_t *family = &fleet->families[f];
+        for (uint32_t t = 0; t < family->n_targets && status == HEFT_OK; t++) {
+            status = copy_to_target(&copying, family, t, data, digests, err);
+        }
+    }
+    return status;
+}
+
 void heft__fleet_count(const heft__family_t *family, uint32_t rank, int64_t *bytes_out,
                        int64_t *pieces_out)
 {
@@ -426,9 +497,11 @@ void heft__fleet_count(const heft__family_t *family, uint32_t rank, int64_t *byt
     uint64_t n_pieces = 0;
     int64_t bytes = 0;
     (void)heft_plan_get_pieces(family->plan, rank, &n_pieces);
-    for (uint32_t i = 0; i < layout->n_params; i++) {
-        uint64_t n = 0;
-        (void)heft_plan_get_param_pieces(family->plan, rank, i, &n);
+    for (uint32_t i = 0; i < layout->n_entries; i++) {
+        uint64_t n = 1;
+        if (i < layout->n_params) {
+            (void)heft_plan_get_param_pieces(family->plan, rank, i, &n);
+        }
         bytes += n > 0 ? layout->sizes[i] : 0; /* a sum that is bounded by layout->bytes */
     }
     *bytes_out = bytes;

@@ -21,12 +21,14 @@ typedef struct heft__family {
         key[HEFT__DIGEST_SIZE]; /* digest and the destination manifests: what the plan is made of */
     uint32_t n_ranks;
     heft_plan_t *plan;
-    heft__staging_t *layouts; /* for each rank, likewise below */
-    uint64_t **digests;       /* of the parameters, written by a run */
-    uint8_t **bounces; /* NULL, or where bytes are gathered for receivers we cannot address */
-    heft_exec_t *exec; /* for the targets of the last stage */
+    heft__inputs_t *inputs; /* for each rank, likewise below */
+    heft__staging_t *layouts;
+    uint64_t **digests; /* of the layout's entries: those of parameters are written by a run */
+    uint8_t **bounces;  /* NULL, or where bytes are gathered for receivers we cannot address */
+    heft_exec_t *exec;  /* for the targets of the last stage */
     heft_exec_target_t *targets;
     void ***target_params;
+    uint8_t **target_bases; /* where the memory of each begins */
     uint32_t n_targets;
 } heft__family_t;
 
@@ -94,6 +96,14 @@ HEFT_MUST_CHECK heft_status_t heft__fleet_open(heft__fleet_t *fleet, const heft_
                                                heft_error_t *err);
 /* Give up a link's memory and connection; the next heft__fleet_set attaches anew. */
 void heft__fleet_drop(heft__fleet_t *fleet, heft__link_t *link);
+
+/*
+ * Copy what loaders are given to every target of the last heft__fleet_aim: source tensors as they
+ * are. data and digests: of the source's tensors, in name order. Blocks. Allocates nothing.
+ * HEFT_ERR_CANCELED: the fleet's progress said so.
+ */
+HEFT_MUST_CHECK heft_status_t heft__fleet_copy_inputs(heft__fleet_t *fleet, const void *const *data,
+                                                      const uint64_t *digests, heft_error_t *err);
 
 /* Where the bytes of a rank are gathered for receivers that need puts. */
 uint8_t *heft__fleet_get_bounce(const heft__family_t *family, uint32_t rank);

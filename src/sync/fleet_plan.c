@@ -10,6 +10,7 @@
 
 #include "plan/plan.h"
 #include "sync/findings.h"
+#include "sync/mapping.h"
 
 /* One that cannot be kept for want of memory is left out: the status says that it failed. */
 #define ADD_PROBLEM(problems, kind, ...) \
@@ -22,8 +23,12 @@ void heft__family_fini(heft__family_t *family)
         heft__free(family->target_params[i]);
     }
     heft__free(family->target_params);
+    heft__free(family->target_bases);
     heft__free(family->targets);
     for (uint32_t r = 0; r < family->n_ranks; r++) {
+        if (family->inputs != NULL) {
+            heft__inputs_fini(&family->inputs[r]);
+        }
         if (family->layouts != NULL) {
             heft__staging_fini(&family->layouts[r]);
         }
@@ -34,6 +39,7 @@ void heft__family_fini(heft__family_t *family)
             heft__free(family->bounces[r]);
         }
     }
+    heft__free(family->inputs);
     heft__free(family->layouts);
     heft__free(family->digests);
     heft__free(family->bounces);
@@ -161,10 +167,10 @@ static heft_status_t fetch_manifest(heft__fleet_t *fleet, const heft__link_t *li
     return status;
 }
 
-static heft_status_t compile_rank(heft__fleet_t *fleet, const heft_recipe_t *recipe,
-                                  const heft_bindings_t *bindings, uint32_t rank,
-                                  const heft__link_t *link, heft__problems_t *problems,
-                                  heft_tape_t **tape_out, heft_error_t *err)
+static heft_status_t compile_rank(heft__fleet_t *fleet, const heft__mapping_t *mapping,
+                                  uint32_t rank, const heft__link_t *link,
+                                  heft__problems_t *problems, heft_tape_t **tape_out,
+                                  heft_error_t *err)
 {
     heft_manifest_t *manifest = NULL;
     const char *id = link != NULL ? link->id : NULL;
@@ -174,23 +180,22 @@ static heft_status_t compile_rank(heft__fleet_t *fleet, const heft_recipe_t *rec
                     err->message);
         return status;
     }
-    status = heft__compile_rank(recipe, bindings, rank, fleet->source, manifest, id, problems,
-                                tape_out, err);
+    status =
+        heft__mapping_compile(mapping, rank, fleet->source, manifest, id, problems, tape_out, err);
     heft_manifest_destroy(manifest);
     return status;
 }
 
 /* Compile every rank, so that one reply names the problems of all of them. */
-static heft_status_t compile_ranks(heft__fleet_t *fleet, uint32_t f, const heft_recipe_t *recipe,
-                                   const heft_bindings_t *bindings, heft_tape_t **tapes,
-                                   heft__problems_t *problems, heft_error_t *err)
+static heft_status_t compile_ranks(heft__fleet_t *fleet, uint32_t f, const heft__mapping_t *mapping,
+                                   heft_tape_t **tapes, heft__problems_t *problems,
+                                   heft_error_t *err)
 {
     heft_status_t first = HEFT_OK;
     for (uint32_t r = 0; r < fleet->families[f].n_ranks; r++) {
         const heft__link_t *link = link_of_rank(fleet, f, r);
         heft_error_t why = HEFT_ERROR_INIT;
-        heft_status_t status =
-            compile_rank(fleet, recipe, bindings, r, link, problems, &tapes[r], &why);
+        heft_status_t status = compile_rank(fleet, mapping, r, link, problems, &tapes[r], &why);
         if (status != HEFT_OK && first == HEFT_OK) {
             first = status;
             if (err != NULL) {
@@ -201,9 +206,8 @@ static heft_status_t compile_ranks(heft__fleet_t *fleet, uint32_t f, const heft_
     return first;
 }
 
-static heft_status_t create_plan(heft__fleet_t *fleet, uint32_t f, const heft_recipe_t *recipe,
-                                 const heft_bindings_t *bindings, heft_tape_t **tapes,
-                                 heft_report_t **report_out, heft_error_t *err)
+static heft_status_t create_plan(heft__fleet_t *fleet, uint32_t f, const heft__mapping_t *mapping,
+                                 heft_tape_t **tapes, heft_report_t **report_out, heft_error_t *err)
 {
     heft__family_t *family = &fleet->families[f];
     heft_plan_opts_t opts = HEFT_PLAN_OPTS_INIT;
@@ -215,8 +219,8 @@ static heft_status_t create_plan(heft__fleet_t *fleet, uint32_t f, const heft_re
     }
     heft_status_t status = fetch_manifest(fleet, link, &manifest, err);
     if (status == HEFT_OK) {
-        status = heft_recipe_resolve_exceptions(recipe, bindings, fleet->source, manifest,
-                                                &exceptions, &opts.n_exceptions, err);
+        status = heft__mapping_resolve(mapping, fleet->source, manifest, &exceptions,
+                                       &opts.n_exceptions, err);
     }
     if (status == HEFT_OK) {
         opts.exceptions = exceptions;
@@ -228,18 +232,17 @@ static heft_status_t create_plan(heft__fleet_t *fleet, uint32_t f, const heft_re
     return status;
 }
 
-static heft_status_t prove(heft__fleet_t *fleet, uint32_t f, const heft_recipe_t *recipe,
-                           const heft_bindings_t *bindings, heft_tape_t **tapes,
-                           heft__problems_t *problems, heft_error_t *err)
+static heft_status_t prove(heft__fleet_t *fleet, uint32_t f, const heft__mapping_t *mapping,
+                           heft_tape_t **tapes, heft__problems_t *problems, heft_error_t *err)
 {
     heft_report_t *report = NULL;
-    heft_status_t status = create_plan(fleet, f, recipe, bindings, tapes, &report, err);
+    heft_status_t status = create_plan(fleet, f, mapping, tapes, &report, err);
     if (status == HEFT_ERR_PROOF) {
         heft__problems_add_report(problems, report);
     } else if (status != HEFT_OK && err != NULL) {
         ADD_PROBLEM(problems, heft__problem_kind_of(status), "%s", err->message);
     }
-    heft__report_log_warnings(report, "fleet", heft_recipe_get_name(recipe));
+    heft__report_log_warnings(report, "fleet", heft__mapping_get_name(mapping));
     heft_report_destroy(report);
     fleet->n_compiled += status == HEFT_OK;
     return status;
@@ -249,51 +252,50 @@ static heft_status_t make_plan(heft__fleet_t *fleet, uint32_t f, const heft__con
                                heft__problems_t *problems, heft_error_t *err)
 {
     uint32_t n_ranks = fleet->families[f].n_ranks;
-    heft_recipe_t *recipe = NULL;
-    heft_bindings_t *bindings = NULL;
+    heft__mapping_t mapping = { .n_ranks = 0 };
     heft_tape_t **tapes = heft__calloc(n_ranks, sizeof *tapes);
     heft_status_t status =
         tapes != NULL ? HEFT_OK : heft__error_nomem(err, n_ranks * sizeof *tapes);
     if (status == HEFT_OK) {
-        status = heft_recipe_parse(contract->recipe_name, contract->recipe_text,
-                                   strlen(contract->recipe_text), &recipe, err);
-    }
-    if (status == HEFT_OK) {
-        status =
-            heft_bindings_decode(contract->bindings, strlen(contract->bindings), &bindings, err);
+        status = heft__mapping_from_wire(contract, &mapping, err);
     }
     if (status != HEFT_OK && err != NULL) {
         ADD_PROBLEM(problems, HEFT__PROBLEM_MANIFEST, "%s", err->message);
     }
     if (status == HEFT_OK) {
-        status = compile_ranks(fleet, f, recipe, bindings, tapes, problems, err);
+        status = compile_ranks(fleet, f, &mapping, tapes, problems, err);
     }
     if (status == HEFT_OK) {
-        status = prove(fleet, f, recipe, bindings, tapes, problems, err);
+        status = prove(fleet, f, &mapping, tapes, problems, err);
     }
     for (uint32_t r = 0; tapes != NULL && r < n_ranks; r++) {
         heft_tape_destroy(tapes[r]);
     }
     heft__free(tapes);
-    heft_bindings_destroy(bindings);
-    heft_recipe_destroy(recipe);
+    heft__mapping_fini(&mapping);
     return status;
 }
 
 static heft_status_t make_layouts(heft__family_t *family, heft_error_t *err)
 {
+    family->inputs = heft__calloc(family->n_ranks, sizeof *family->inputs);
     family->layouts = heft__calloc(family->n_ranks, sizeof *family->layouts);
     family->digests = heft__calloc(family->n_ranks, sizeof *family->digests);
     family->bounces = heft__calloc(family->n_ranks, sizeof *family->bounces);
-    if (family->layouts == NULL || family->digests == NULL || family->bounces == NULL) {
+    if (family->inputs == NULL || family->layouts == NULL || family->digests == NULL ||
+        family->bounces == NULL) {
         return heft__error_nomem(err, family->n_ranks * sizeof *family->layouts);
     }
     for (uint32_t r = 0; r < family->n_ranks; r++) {
-        heft_status_t status = heft__staging_init_plan(family->plan, r, &family->layouts[r], err);
+        heft_status_t status = heft__inputs_init(family->plan, r, &family->inputs[r], err);
+        if (status == HEFT_OK) {
+            status = heft__staging_init_plan(family->plan, r, &family->inputs[r],
+                                             &family->layouts[r], err);
+        }
         if (status != HEFT_OK) {
             return status;
         }
-        size_t n = family->layouts[r].n_params > 0 ? family->layouts[r].n_params : 1;
+        size_t n = family->layouts[r].n_entries > 0 ? family->layouts[r].n_entries : 1;
         family->digests[r] = heft__calloc(n, sizeof *family->digests[r]);
         if (family->digests[r] == NULL) {
             return heft__error_nomem(err, n * sizeof *family->digests[r]);

@@ -220,7 +220,13 @@ static heft_status_t run_families(heft_publisher_t *pub, heft_error_t *err)
             return status;
         }
     }
-    return HEFT_OK;
+    pub->run_mono_ns = heft__clock_mono_ns();
+    heft_status_t status = heft__fleet_copy_inputs(fleet, pub->data, pub->digests, err);
+    if (status == HEFT_ERR_CANCELED && pub->stopped.status != HEFT_OK) {
+        *err = pub->stopped;
+        status = err->status;
+    }
+    return status;
 }
 
 static heft_status_t before_chunk(void *arg, heft_error_t *err)
@@ -238,7 +244,7 @@ static heft_status_t put_link(heft_publisher_t *pub, heft__link_t *link, heft__t
     heft__expect_t expect;
     heft_status_t status =
         heft__staging_expect(layout, family->plan, link->rank, 1, &routes, &expect, err);
-    for (uint32_t i = 0; i < layout->n_params && status == HEFT_OK; i++) {
+    for (uint32_t i = 0; i < layout->n_entries && status == HEFT_OK; i++) {
         status = heft__chunk_send(link->remote, &expect, token, i,
                                   heft__fleet_get_bounce(family, link->rank), deadline,
                                   before_chunk, pub, counts, err);
@@ -310,7 +316,7 @@ static heft_status_t put_digests(heft_publisher_t *pub, char digest_out[HEFT__DI
         if (link->was_sent && is_first_of_rank(fleet, i)) {
             memcpy(sets[n].plan, heft__fleet_get_plan(fleet, link), sizeof sets[n].plan);
             sets[n].params = family->digests[link->rank];
-            sets[n].n_params = family->layouts[link->rank].n_params;
+            sets[n].n_params = family->layouts[link->rank].n_entries;
             n++;
         }
     }

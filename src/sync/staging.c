@@ -23,10 +23,12 @@ static bool align_up(int64_t bytes, int64_t *out)
     return true;
 }
 
-static heft_status_t alloc_arrays(uint32_t n_params, heft__staging_t *staging, heft_error_t *err)
+static heft_status_t alloc_arrays(uint32_t n_params, uint32_t n_inputs, heft__staging_t *staging,
+                                  heft_error_t *err)
 {
-    size_t count = n_params > 0 ? n_params : 1;
+    size_t count = (size_t)n_params + n_inputs + 1;
     staging->n_params = n_params;
+    staging->n_entries = n_params + n_inputs;
     staging->offsets = heft__calloc(count, sizeof *staging->offsets);
     staging->sizes = heft__calloc(count, sizeof *staging->sizes);
     if (staging->offsets == NULL || staging->sizes == NULL) {
@@ -40,12 +42,12 @@ static heft_status_t alloc_arrays(uint32_t n_params, heft__staging_t *staging, h
 static heft_status_t lay_out(heft__staging_t *staging, heft_error_t *err)
 {
     int64_t end = 0;
-    for (uint32_t i = 0; i < staging->n_params; i++) {
+    for (uint32_t i = 0; i < staging->n_entries; i++) {
         staging->offsets[i] = end;
         if (staging->sizes[i] < 0 || !heft__add(end, staging->sizes[i], &end) ||
             !align_up(end, &end)) {
             return heft__error_set(err, HEFT_ERR_OVERFLOW,
-                                   "staging layout: parameter %u of %lld bytes at %lld", i,
+                                   "staging layout: entry %u of %lld bytes at %lld", i,
                                    (long long)staging->sizes[i], (long long)staging->offsets[i]);
         }
     }
@@ -69,7 +71,7 @@ heft_status_t heft__staging_init(const int64_t *sizes, uint32_t n_params,
                                  heft__staging_t *staging_out, heft_error_t *err)
 {
     heft__staging_t staging;
-    heft_status_t status = alloc_arrays(n_params, &staging, err);
+    heft_status_t status = alloc_arrays(n_params, 0, &staging, err);
     if (status != HEFT_OK) {
         return status;
     }
@@ -83,7 +85,7 @@ heft_status_t heft__staging_init_manifest(const heft_manifest_t *manifest,
                                           heft__staging_t *staging_out, heft_error_t *err)
 {
     heft__staging_t staging;
-    heft_status_t status = alloc_arrays(heft_manifest_get_n_tensors(manifest), &staging, err);
+    heft_status_t status = alloc_arrays(heft_manifest_get_n_tensors(manifest), 0, &staging, err);
     if (status != HEFT_OK) {
         return status;
     }
@@ -99,19 +101,36 @@ heft_status_t heft__staging_init_manifest(const heft_manifest_t *manifest,
     return finish(&staging, staging_out, err);
 }
 
+static heft_status_t set_sizes(const heft_plan_t *plan, uint32_t rank_index,
+                               const heft__inputs_t *inputs, heft__staging_t *staging,
+                               heft_error_t *err)
+{
+    heft_tensor_info_t info;
+    heft_status_t status = HEFT_OK;
+    for (uint32_t i = 0; i < staging->n_params && status == HEFT_OK; i++) {
+        status = heft_plan_query_param(plan, rank_index, i, &info, err);
+        const bool is_absent =
+            inputs != NULL && inputs->n > 0 && inputs->is_loaded[i] && !inputs->is_mixed[i];
+        staging->sizes[i] = status == HEFT_OK && !is_absent ? info.n_bytes : 0;
+    }
+    for (uint32_t i = staging->n_params; i < staging->n_entries && status == HEFT_OK; i++) {
+        status = heft_plan_query_source(plan, inputs->sources[i - staging->n_params], &info, err);
+        staging->sizes[i] = status == HEFT_OK ? info.n_bytes : 0;
+    }
+    return status;
+}
+
 heft_status_t heft__staging_init_plan(const heft_plan_t *plan, uint32_t rank_index,
-                                      heft__staging_t *staging_out, heft_error_t *err)
+                                      const heft__inputs_t *inputs, heft__staging_t *staging_out,
+                                      heft_error_t *err)
 {
     heft__staging_t staging;
-    heft_status_t status = alloc_arrays(heft_plan_get_n_params(plan, rank_index), &staging, err);
+    heft_status_t status = alloc_arrays(heft_plan_get_n_params(plan, rank_index),
+                                        inputs != NULL ? inputs->n : 0, &staging, err);
     if (status != HEFT_OK) {
         return status;
     }
-    for (uint32_t i = 0; i < staging.n_params && status == HEFT_OK; i++) {
-        heft_tensor_info_t info;
-        status = heft_plan_query_param(plan, rank_index, i, &info, err);
-        staging.sizes[i] = status == HEFT_OK ? info.n_bytes : 0;
-    }
+    status = set_sizes(plan, rank_index, inputs, &staging, err);
     if (status != HEFT_OK) {
         heft__staging_fini(&staging);
         return status;
@@ -124,20 +143,22 @@ heft_status_t heft__staging_expect(const heft__staging_t *staging, const heft_pl
                                    heft__route_t **routes_out, heft__expect_t *expect_out,
                                    heft_error_t *err)
 {
-    const size_t n = staging->n_params > 0 ? staging->n_params : 1;
+    const size_t n = staging->n_entries > 0 ? staging->n_entries : 1;
     heft__route_t *routes = heft__calloc(n, sizeof *routes);
     if (routes == NULL) {
         return heft__error_nomem(err, n * sizeof *routes);
     }
-    for (uint32_t i = 0; i < staging->n_params; i++) {
-        uint64_t n_pieces = 0;
-        (void)heft_plan_get_param_pieces(plan, rank_index, i, &n_pieces);
+    for (uint32_t i = 0; i < staging->n_entries; i++) {
+        uint64_t n_pieces = 1; /* an input is sent as it is */
+        if (i < staging->n_params) {
+            (void)heft_plan_get_param_pieces(plan, rank_index, i, &n_pieces);
+        }
         routes[i] = (heft__route_t){ .offset = staging->offsets[i],
                                      .bytes = n_pieces > 0 ? staging->sizes[i] : 0 };
     }
     *routes_out = routes;
     *expect_out = (heft__expect_t){ .routes = routes,
-                                    .n_routes = staging->n_params,
+                                    .n_routes = staging->n_entries,
                                     .n_senders = n_senders,
                                     .chunk_bytes = HEFT__CHUNK_BYTES,
                                     .crc = heft__crc32c };
@@ -243,7 +264,7 @@ typedef struct copy_out {
     const heft__staging_t *staging;
     uint32_t first, end;
     const uint8_t *memory; /* of `first` */
-    void *const *params;
+    const heft__home_t *homes;
 } copy_out_t;
 
 /* The share of one part is a range of staging, so that one large parameter is shared as well. */
@@ -253,7 +274,7 @@ static void copy_out_part(void *arg, uint32_t part, uint32_t n_parts)
     const heft__staging_t *staging = copy->staging;
     const int64_t base = staging->offsets[copy->first];
     const int64_t bytes =
-        (copy->end < staging->n_params ? staging->offsets[copy->end] : staging->bytes) - base;
+        (copy->end < staging->n_entries ? staging->offsets[copy->end] : staging->bytes) - base;
     int64_t n_units = bytes / HEFT__STAGING_ALIGN;
     int64_t begin = base + n_units / n_parts * part * HEFT__STAGING_ALIGN;
     int64_t end = part + 1 == n_parts ? base + bytes
@@ -262,17 +283,17 @@ static void copy_out_part(void *arg, uint32_t part, uint32_t n_parts)
         int64_t lo = heft__max_i64(begin, staging->offsets[i]);
         int64_t hi = heft__min_i64(end, staging->offsets[i] + staging->sizes[i]);
         if (lo < hi) {
-            heft__memcpy((uint8_t *)copy->params[i] + (lo - staging->offsets[i]),
-                         copy->memory + (lo - base), hi - lo);
+            heft__home_write(&copy->homes[i], copy->memory + (staging->offsets[i] - base),
+                             lo - staging->offsets[i], hi - staging->offsets[i]);
         }
     }
 }
 
 void heft__staging_copy_part(const heft__staging_t *staging, uint32_t first, uint32_t end,
-                             const uint8_t *memory, void *const *params, uint32_t n_threads)
+                             const uint8_t *memory, const heft__home_t *homes, uint32_t n_threads)
 {
     copy_out_t copy = {
-        .staging = staging, .first = first, .end = end, .memory = memory, .params = params
+        .staging = staging, .first = first, .end = end, .memory = memory, .homes = homes
     };
     if (first < end) {
         run_parts(copy_out_part, &copy, n_threads);
@@ -280,20 +301,30 @@ void heft__staging_copy_part(const heft__staging_t *staging, uint32_t first, uin
 }
 
 void heft__staging_copy_out(const heft__staging_t *staging, const uint8_t *memory,
-                            void *const *params, uint32_t n_threads)
+                            const heft__home_t *homes, uint32_t n_threads)
 {
-    heft__staging_copy_part(staging, 0, staging->n_params, memory, params, n_threads);
+    heft__staging_copy_part(staging, 0, staging->n_params, memory, homes, n_threads);
 }
 
 /* ---- digests ---- */
 
 typedef struct digest_all {
-    const void *const *data;
+    const void *const *data; /* or homes */
     const int64_t *sizes;
+    const heft__home_t *homes;
+    const bool *wanted;
     uint32_t n;
     uint64_t *digests;
     atomic_uint next; /* taken by whichever thread is free; no other memory depends on it */
 } digest_all_t;
+
+static uint64_t digest_one(const digest_all_t *all, uint32_t i)
+{
+    if (all->homes == NULL) {
+        return heft__crc64(all->data[i], all->sizes[i]);
+    }
+    return all->wanted[i] ? heft__home_digest(&all->homes[i]) : 0;
+}
 
 static void digest_part(void *arg, uint32_t part, uint32_t n_parts)
 {
@@ -305,7 +336,7 @@ static void digest_part(void *arg, uint32_t part, uint32_t n_parts)
         if (i >= all->n) {
             return;
         }
-        all->digests[i] = heft__crc64(all->data[i], all->sizes[i]);
+        all->digests[i] = digest_one(all, i);
     }
 }
 
@@ -313,6 +344,14 @@ void heft__digest_all(const void *const *data, const int64_t *sizes, uint32_t n,
                       uint64_t *digests_out)
 {
     digest_all_t all = { .data = data, .sizes = sizes, .n = n, .digests = digests_out };
+    atomic_init(&all.next, 0);
+    run_parts(digest_part, &all, n_threads);
+}
+
+void heft__digest_homes(const heft__home_t *homes, const bool *wanted, uint32_t n,
+                        uint32_t n_threads, uint64_t *digests_out)
+{
+    digest_all_t all = { .homes = homes, .wanted = wanted, .n = n, .digests = digests_out };
     atomic_init(&all.next, 0);
     run_parts(digest_part, &all, n_threads);
 }

@@ -4,23 +4,27 @@
  * with all of them at once.
  *
  * The rule, computed by both sides on their own: parameters in plan order (bytewise name order),
- * each at the next multiple of 256 bytes.
+ * then the inputs of the engine's loader (sync/inputs.h), each at the next multiple of 256 bytes.
+ * A parameter that the loader alone writes takes no bytes.
  */
 #ifndef HEFT_SYNC_STAGING_H
 #define HEFT_SYNC_STAGING_H
 
 #include "base/base.h"
 #include "heft/plan.h"
+#include "sync/inputs.h"
+#include "sync/home.h"
 #include "transport/transport.h"
 
 #define HEFT__STAGING_ALIGN 256
 #define HEFT__CHUNK_BYTES (INT64_C(8) << 20)
 
 typedef struct heft__staging {
-    uint32_t n_params;
-    int64_t *offsets; /* bytes from the start of staging */
-    int64_t *sizes;   /* bytes */
-    int64_t bytes;    /* in all */
+    uint32_t n_params;  /* entries that are parameters: the first ones */
+    uint32_t n_entries; /* parameters and inputs */
+    int64_t *offsets;   /* bytes from the start of staging */
+    int64_t *sizes;     /* bytes */
+    int64_t bytes;      /* in all */
 } heft__staging_t;
 
 /* From the sizes in plan order. HEFT_ERR_OVERFLOW. Zero-initialised is empty and may be finished.
@@ -30,13 +34,15 @@ HEFT_MUST_CHECK heft_status_t heft__staging_init(const int64_t *sizes, uint32_t 
 HEFT_MUST_CHECK heft_status_t heft__staging_init_manifest(const heft_manifest_t *manifest,
                                                           heft__staging_t *staging_out,
                                                           heft_error_t *err);
+/* inputs: those of this rank; NULL: none. */
 HEFT_MUST_CHECK heft_status_t heft__staging_init_plan(const heft_plan_t *plan, uint32_t rank_index,
+                                                      const heft__inputs_t *inputs,
                                                       heft__staging_t *staging_out,
                                                       heft_error_t *err);
 void heft__staging_fini(heft__staging_t *staging);
 
-/* What is expected of transports that send in chunks: one route for each parameter of the rank, in
- * plan order; those that no piece writes are empty. *routes_out is the caller's (heft__free). */
+/* What is expected of transports that send in chunks: one route for each entry, in order; those of
+ * parameters that no piece writes are empty. *routes_out is the caller's (heft__free). */
 HEFT_MUST_CHECK heft_status_t heft__staging_expect(const heft__staging_t *staging,
                                                    const heft_plan_t *plan, uint32_t rank_index,
                                                    uint32_t n_senders, heft__route_t **routes_out,
@@ -56,16 +62,19 @@ int64_t heft__staging_part_bytes(const heft__staging_t *staging, uint32_t first,
 /* A part as one route; expect points to it. */
 void heft__staging_expect_part(int64_t bytes, heft__route_t *route, heft__expect_t *expect_out);
 
-/* Copy every parameter out to params[i], at memory speed. n_threads >= 1; the caller's thread is
+/* Copy every parameter out to its place, at memory speed. n_threads >= 1; the caller's thread is
  * one of them. */
 void heft__staging_copy_out(const heft__staging_t *staging, const uint8_t *memory,
-                            void *const *params, uint32_t n_threads);
+                            const heft__home_t *homes, uint32_t n_threads);
 /* The parameters of one part, whose memory begins with `first`. */
 void heft__staging_copy_part(const heft__staging_t *staging, uint32_t first, uint32_t end,
-                             const uint8_t *memory, void *const *params, uint32_t n_threads);
+                             const uint8_t *memory, const heft__home_t *homes, uint32_t n_threads);
 
 /* digests_out[i] = CRC-64 of the sizes[i] bytes at data[i], n of them. */
 void heft__digest_all(const void *const *data, const int64_t *sizes, uint32_t n, uint32_t n_threads,
                       uint64_t *digests_out);
+/* The same of live memory: digests_out[i] is that of homes[i], or 0 where wanted[i] is false. */
+void heft__digest_homes(const heft__home_t *homes, const bool *wanted, uint32_t n,
+                        uint32_t n_threads, uint64_t *digests_out);
 
 #endif

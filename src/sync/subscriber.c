@@ -75,15 +75,9 @@ static void on_window_change(void *arg)
 /* ---- create ---- */
 
 static heft_status_t check_arguments(const heft_subscriber_opts_t *opts,
-                                     const heft_recipe_t *recipe, const heft_bindings_t *bindings,
-                                     const heft_manifest_t *manifest, void *const *params,
-                                     heft_error_t *err)
+                                     const heft__destination_t *destination, heft_error_t *err)
 {
-    if (recipe == NULL || bindings == NULL || manifest == NULL || params == NULL) {
-        return heft__error_set(err, HEFT_ERR_ARGUMENT,
-                               "subscriber: recipe, bindings, manifest and params are required");
-    }
-    const char *side = heft_manifest_get_side(manifest);
+    const char *side = heft_manifest_get_side(destination->manifest);
     if (strcmp(side, "destination") != 0) {
         return heft__error_set(err, HEFT_ERR_ARGUMENT,
                                "subscriber: a manifest of side \"%s\", expected \"destination\"",
@@ -95,38 +89,32 @@ static heft_status_t check_arguments(const heft_subscriber_opts_t *opts,
                                "than 0",
                                opts->in_place, (long long)opts->buffer_bytes);
     }
-    uint32_t n_ranks;
-    heft_status_t status = heft_recipe_count_ranks(recipe, bindings, &n_ranks, err);
-    if (status == HEFT_OK && opts->rank >= n_ranks) {
+    return HEFT_OK;
+}
+
+static heft_status_t init_mapping(heft_subscriber_t *sub, heft_error_t *err)
+{
+    const heft__destination_t *d = &sub->destination;
+    heft_status_t status =
+        d->contract != NULL ? heft__mapping_from_contract(d->contract, &sub->mapping, err)
+                            : heft__mapping_from_recipe(d->recipe, d->bindings, &sub->mapping, err);
+    if (status == HEFT_OK && sub->rank >= sub->mapping.n_ranks) {
         status =
             heft__error_set(err, HEFT_ERR_ARGUMENT, "subscriber: rank %u of a recipe for %u ranks",
-                            opts->rank, n_ranks);
+                            sub->rank, sub->mapping.n_ranks);
     }
     return status;
 }
 
 static heft_status_t alloc_arrays(heft_subscriber_t *sub, heft_error_t *err)
 {
-    size_t n = sub->layout.n_params > 0 ? sub->layout.n_params : 1;
-    sub->addresses = heft__calloc(n, sizeof *sub->addresses);
-    sub->arrived = heft__calloc(n, sizeof *sub->arrived);
-    sub->expected = heft__calloc(n, sizeof *sub->expected);
+    const size_t n = sub->n_params > 0 ? sub->n_params : 1;
     sub->measured = heft__calloc(n, sizeof *sub->measured);
     sub->digests = heft__calloc(n, sizeof *sub->digests);
-    sub->moved = heft__calloc(n, sizeof *sub->moved);
-    sub->staged = heft__calloc(n, sizeof *sub->staged);
-    if (sub->addresses == NULL || sub->arrived == NULL || sub->expected == NULL ||
-        sub->measured == NULL || sub->digests == NULL || sub->moved == NULL ||
-        sub->staged == NULL) {
-        return heft__error_nomem(err, n * sizeof *sub->arrived);
-    }
-    for (uint32_t i = 0; i < sub->layout.n_params; i++) {
-        if (sub->params[i] == NULL && sub->layout.sizes[i] > 0) {
-            return heft__error_set(err, HEFT_ERR_ARGUMENT, "subscriber: params[%u] is NULL", i);
-        }
-        sub->addresses[i] = sub->params[i];
-    }
-    return HEFT_OK;
+    sub->cold = heft__calloc(n, sizeof *sub->cold);
+    return sub->measured != NULL && sub->digests != NULL && sub->cold != NULL
+               ? HEFT_OK
+               : heft__error_nomem(err, n * sizeof *sub->measured);
 }
 
 static heft_status_t create_member(heft_subscriber_t *sub, const heft_subscriber_opts_t *opts,
@@ -149,18 +137,17 @@ static heft_status_t create_member(heft_subscriber_t *sub, const heft_subscriber
     return heft__member_create(&config, &sub->member, err);
 }
 
-static heft_status_t create_window(heft_subscriber_t *sub, heft__transport_t *transport,
-                                   heft_error_t *err)
+heft_status_t heft__subscriber_create_window(heft_subscriber_t *sub, const heft__staging_t *layout,
+                                             heft_error_t *err)
 {
-    const int64_t bytes = sub->in_place
-                              ? heft__staging_buffer_bytes(&sub->layout, sub->buffer_bytes)
-                              : sub->layout.bytes;
+    const int64_t bytes =
+        sub->in_place ? heft__staging_buffer_bytes(layout, sub->buffer_bytes) : layout->bytes;
     heft__window_params_t params = { .bytes = bytes,
                                      .memory = HEFT__MEMORY_HOST,
                                      .on_change = on_window_change,
                                      .on_change_arg = sub };
     heft__member_get_incarnation_bytes(sub->member, params.incarnation);
-    return heft__window_create(transport, &params, &sub->window, err);
+    return heft__window_create(sub->transport, &params, &sub->window, err);
 }
 
 static heft_status_t set_manifest(heft_subscriber_t *sub, heft_error_t *err)
@@ -176,28 +163,12 @@ static heft_status_t set_manifest(heft_subscriber_t *sub, heft_error_t *err)
 
 static heft_status_t set_contract(heft_subscriber_t *sub, heft_error_t *err)
 {
-    heft__contract_t contract = { .rank = sub->rank };
     char *text = NULL;
-    char *bindings = NULL;
-    heft_status_t status = heft_bindings_encode(sub->bindings, &bindings, err);
-    if (status == HEFT_OK) {
-        status = heft_recipe_count_ranks(sub->recipe, sub->bindings, &contract.ranks, err);
-    }
-    if (status == HEFT_OK) {
-        contract.recipe_name = heft__strdup(heft_recipe_get_name(sub->recipe));
-        contract.recipe_text = heft__strdup(heft_recipe_get_text(sub->recipe));
-        contract.bindings = heft__strdup(bindings);
-        bool ok = contract.recipe_name != NULL && contract.recipe_text != NULL &&
-                  contract.bindings != NULL;
-        status = ok ? heft__contract_encode(&contract, &text, err)
-                    : heft__error_nomem(err, strlen(heft_recipe_get_text(sub->recipe)) + 1);
-    }
+    heft_status_t status = heft__mapping_encode(&sub->mapping, sub->rank, &text, err);
     if (status == HEFT_OK) {
         status = heft__member_set_object(sub->member, HEFT__OBJECT_CONTRACT, text, err);
     }
     heft__free(text);
-    heft_string_free(bindings);
-    heft__contract_fini(&contract);
     return status;
 }
 
@@ -213,15 +184,29 @@ heft_status_t heft__subscriber_export(heft_subscriber_t *sub, heft_error_t *err)
     return status;
 }
 
-static heft_status_t build(heft_subscriber_t *sub, heft__transport_t *transport,
-                           const heft_subscriber_opts_t *opts, heft_error_t *err)
+/* What needs nobody else. */
+static heft_status_t build_alone(heft_subscriber_t *sub, heft_error_t *err)
 {
-    heft_status_t status = heft__staging_init_manifest(sub->manifest, &sub->layout, err);
+    heft_status_t status = init_mapping(sub, err);
     if (status == HEFT_OK) {
         status = alloc_arrays(sub, err);
     }
     if (status == HEFT_OK) {
-        status = create_member(sub, opts, transport->ops->name, err);
+        status = heft__subscriber_make_homes(sub, err);
+    }
+    if (status == HEFT_OK && sub->destination.contract != NULL) {
+        return heft__subscriber_plan_contract(sub, err);
+    }
+    return status == HEFT_OK ? heft__staging_init_manifest(sub->manifest, &sub->work.layout, err)
+                             : status;
+}
+
+static heft_status_t build(heft_subscriber_t *sub, const heft_subscriber_opts_t *opts,
+                           heft_error_t *err)
+{
+    heft_status_t status = build_alone(sub, err);
+    if (status == HEFT_OK) {
+        status = create_member(sub, opts, sub->transport->ops->name, err);
     }
     if (status == HEFT_OK) {
         status = set_manifest(sub, err);
@@ -230,7 +215,7 @@ static heft_status_t build(heft_subscriber_t *sub, heft__transport_t *transport,
         status = set_contract(sub, err);
     }
     if (status == HEFT_OK) {
-        status = create_window(sub, transport, err);
+        status = heft__subscriber_create_window(sub, &sub->work.layout, err);
     }
     if (status == HEFT_OK) {
         status = heft__subscriber_export(sub, err);
@@ -253,10 +238,9 @@ static void init_lock(heft_subscriber_t *sub)
 }
 
 static heft_status_t create_loaded(heft__transport_t *transport, const heft_subscriber_opts_t *opts,
-                                   const heft_hooks_t *hooks, const heft_recipe_t *recipe,
-                                   const heft_bindings_t *bindings, const heft_manifest_t *manifest,
-                                   void *const *params, heft_subscriber_t **subscriber_out,
-                                   heft_error_t *err)
+                                   const heft_hooks_t *hooks,
+                                   const heft__destination_t *destination,
+                                   heft_subscriber_t **subscriber_out, heft_error_t *err)
 {
     heft_subscriber_t *sub = heft__calloc(1, sizeof *sub);
     if (sub == NULL) {
@@ -268,11 +252,11 @@ static heft_status_t create_loaded(heft__transport_t *transport, const heft_subs
     sub->hooks = *hooks;
     sub->rank = opts->rank;
     sub->n_threads = opts->n_threads;
-    sub->recipe = recipe;
-    sub->bindings = bindings;
-    sub->manifest = manifest;
-    sub->params = params;
-    heft_status_t status = build(sub, transport, opts, err);
+    sub->destination = *destination;
+    sub->manifest = destination->manifest;
+    sub->n_params = heft_manifest_get_n_tensors(destination->manifest);
+    sub->transport = transport;
+    heft_status_t status = build(sub, opts, err);
     if (status != HEFT_OK) {
         heft_subscriber_destroy(sub);
         return status;
@@ -283,9 +267,7 @@ static heft_status_t create_loaded(heft__transport_t *transport, const heft_subs
 
 heft_status_t heft__subscriber_create_over(heft__transport_t *transport,
                                            const heft_subscriber_opts_t *opts,
-                                           const heft_recipe_t *recipe,
-                                           const heft_bindings_t *bindings,
-                                           const heft_manifest_t *manifest, void *const *params,
+                                           const heft__destination_t *destination,
                                            heft_subscriber_t **subscriber_out, heft_error_t *err)
 {
     heft_subscriber_opts_t loaded = HEFT_SUBSCRIBER_OPTS_INIT;
@@ -300,14 +282,13 @@ heft_status_t heft__subscriber_create_over(heft__transport_t *transport,
         status = heft__opts_load(loaded.hooks, &hooks, sizeof hooks, "hooks", err);
     }
     if (status == HEFT_OK) {
-        status = check_arguments(&loaded, recipe, bindings, manifest, params, err);
+        status = check_arguments(&loaded, destination, err);
     }
     if (status == HEFT_OK) {
         status = heft__settings_subscriber(&loaded, &config, err);
     }
     if (status == HEFT_OK) {
-        status = create_loaded(transport, &loaded, &hooks, recipe, bindings, manifest, params,
-                               subscriber_out, err);
+        status = create_loaded(transport, &loaded, &hooks, destination, subscriber_out, err);
     }
     heft_config_destroy(config);
     return status;
@@ -318,8 +299,46 @@ heft_status_t heft_subscriber_create(const heft_subscriber_opts_t *opts,
                                      const heft_manifest_t *manifest, void *const *params,
                                      heft_subscriber_t **subscriber_out, heft_error_t *err)
 {
-    return heft__subscriber_create_over(heft__transport_get_shm(), opts, recipe, bindings, manifest,
-                                        params, subscriber_out, err);
+    if (recipe == NULL || bindings == NULL || manifest == NULL || params == NULL) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "subscriber: recipe, bindings, manifest and params are required");
+    }
+    const heft__destination_t destination = {
+        .recipe = recipe, .bindings = bindings, .manifest = manifest, .pointers = params
+    };
+    return heft__subscriber_create_over(heft__transport_get_shm(), opts, &destination,
+                                        subscriber_out, err);
+}
+
+heft_status_t heft_subscriber_create_contract(const heft_subscriber_opts_t *opts,
+                                              const heft_contract_t *contract,
+                                              const heft_manifest_t *manifest,
+                                              const heft_param_t *params,
+                                              heft_subscriber_t **subscriber_out, heft_error_t *err)
+{
+    heft_subscriber_opts_t loaded = HEFT_SUBSCRIBER_OPTS_INIT;
+    heft_status_t status = heft__opts_load(opts, &loaded, sizeof loaded, "subscriber options", err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    if (contract == NULL || params == NULL) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "subscriber: contract and params are required");
+    }
+    heft__destination_t destination = { .contract = contract,
+                                        .manifest = manifest,
+                                        .params = params };
+    if (manifest == NULL) {
+        destination.manifest = heft_contract_get_destination(contract, loaded.rank);
+    }
+    if (destination.manifest == NULL) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "subscriber: the contract has no manifest of rank %u, and none is "
+                               "given",
+                               loaded.rank);
+    }
+    return heft__subscriber_create_over(heft__transport_get_shm(), opts, &destination,
+                                        subscriber_out, err);
 }
 
 void heft_subscriber_destroy(heft_subscriber_t *sub)
@@ -330,15 +349,15 @@ void heft_subscriber_destroy(heft_subscriber_t *sub)
     heft__member_stop(sub->member);    /* refresh looks at the window */
     heft__window_destroy(sub->window); /* on_change wakes the member */
     heft__member_destroy(sub->member);
-    heft_plan_destroy(sub->plan);
-    heft__staging_fini(&sub->layout);
-    heft__free(sub->addresses);
-    heft__free(sub->arrived);
-    heft__free(sub->expected);
+    heft__work_fini(&sub->work);
+    heft__mapping_fini(&sub->mapping);
+    for (uint32_t i = 0; sub->cold != NULL && i < sub->n_params; i++) {
+        heft__free(sub->cold[i]);
+    }
+    heft__free(sub->cold);
+    heft__free(sub->homes);
     heft__free(sub->measured);
     heft__free(sub->digests);
-    heft__free(sub->moved);
-    heft__free(sub->staged);
     (void)pthread_cond_destroy(&sub->arrived_part);
     (void)pthread_mutex_destroy(&sub->lock);
     heft__free(sub);
@@ -427,7 +446,7 @@ int heft_subscriber_is_serving(const heft_subscriber_t *sub)
 uint64_t heft_subscriber_get_digest(const heft_subscriber_t *sub, uint32_t i)
 {
     heft_subscriber_t *locked = lock(sub);
-    uint64_t digest = i < locked->layout.n_params && locked->version > 0 ? locked->digests[i] : 0;
+    uint64_t digest = i < locked->n_params && locked->version > 0 ? locked->digests[i] : 0;
     (void)pthread_mutex_unlock(&locked->lock);
     return digest;
 }

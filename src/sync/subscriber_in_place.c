@@ -89,12 +89,12 @@ static heft_status_t await_part(heft_subscriber_t *sub, const heft__order_t *ord
 static void read_digests(heft_subscriber_t *sub)
 {
     const uint8_t *at = sub->window->ptr;
-    for (uint32_t i = 0; i < sub->layout.n_params; i++, at += 8) {
+    for (uint32_t i = 0; i < sub->work.layout.n_params; i++, at += 8) {
         uint64_t digest = 0;
         for (int b = 7; b >= 0; b--) {
             digest = digest << 8 | at[b];
         }
-        sub->expected[i] = digest;
+        sub->work.expected[i] = digest;
     }
 }
 
@@ -105,7 +105,7 @@ static heft_status_t arm(heft_subscriber_t *sub, const heft__order_t *order, uin
     if (sub->window->ops->window_expect != NULL) {
         heft__route_t route;
         heft__expect_t expect;
-        heft__staging_expect_part(heft__staging_part_bytes(&sub->layout, first, end), &route,
+        heft__staging_expect_part(heft__staging_part_bytes(&sub->work.layout, first, end), &route,
                                   &expect);
         heft_status_t status = heft__window_expect(sub->window, &expect, err);
         if (status != HEFT_OK) {
@@ -123,12 +123,12 @@ static heft_status_t arm(heft_subscriber_t *sub, const heft__order_t *order, uin
 static heft_status_t receive_parts(heft_subscriber_t *sub, const heft__order_t *order,
                                    int64_t deadline_mono_ns, heft_error_t *err)
 {
-    heft__staging_t moved = sub->layout;
-    moved.sizes = sub->moved;
+    heft__staging_t moved = sub->work.layout;
+    moved.sizes = sub->work.moved;
     uint32_t part = 0;
     uint32_t first = 0;
-    while (first < sub->layout.n_params) {
-        const uint32_t end = heft__staging_part_end(&sub->layout, first, sub->window->bytes);
+    while (first < sub->work.layout.n_params) {
+        const uint32_t end = heft__staging_part_end(&sub->work.layout, first, sub->window->bytes);
         heft_status_t status = arm(sub, order, part, first, end, err);
         if (status == HEFT_OK) {
             status = await_part(sub, order, part, deadline_mono_ns, err);
@@ -136,7 +136,7 @@ static heft_status_t receive_parts(heft_subscriber_t *sub, const heft__order_t *
         if (status != HEFT_OK) {
             return status;
         }
-        heft__staging_copy_part(&moved, first, end, sub->window->ptr, sub->params, sub->n_threads);
+        heft__staging_copy_part(&moved, first, end, sub->window->ptr, sub->homes, sub->n_threads);
         first = end;
         part++;
     }

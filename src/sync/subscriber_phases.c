@@ -9,11 +9,7 @@
 #include "sync/subscriber_private.h"
 
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-#include "kernel/kernel.h"
-#include "plan/plan.h"
 #include "sync/findings.h"
 
 static const int64_t quiet_ns =
@@ -33,140 +29,18 @@ static int64_t deadline_of(const heft__order_t *order, int64_t at_most_ns)
     return heft__clock_mono_ns() + heft__min_i64(left_ns, at_most_ns);
 }
 
-static const char *param_name(const heft_subscriber_t *sub, uint32_t i)
-{
-    heft_tensor_info_t info;
-    return heft_manifest_query(sub->manifest, i, &info, NULL) == HEFT_OK ? info.name : "?";
-}
-
 /* ---- preflight ---- */
-
-/* Manifests say nothing of shards yet, so each source would send everything. */
-static heft_status_t find_source(const heft__order_t *order, const char **digest_out,
-                                 heft_error_t *err)
-{
-    if (order->n_peers != 1) {
-        return heft__error_set(err, HEFT_ERR_UNSUPPORTED,
-                               "%u sources, this version takes exactly one (%s, %s, ...)",
-                               order->n_peers, order->n_peers > 0 ? order->peers[0].id : "",
-                               order->n_peers > 1 ? order->peers[1].id : "");
-    }
-    *digest_out = order->peers[0].manifest;
-    return HEFT_OK;
-}
-
-static heft_status_t make_plan(heft_subscriber_t *sub, const heft_manifest_t *source,
-                               heft__problems_t *problems, heft_error_t *err)
-{
-    heft_tape_t *tape = NULL;
-    heft_status_t status = heft__compile_rank(sub->recipe, sub->bindings, sub->rank, source,
-                                              sub->manifest, NULL, problems, &tape, err);
-    if (status != HEFT_OK) {
-        return status;
-    }
-    heft_plan_opts_t opts = HEFT_PLAN_OPTS_INIT;
-    heft_exception_t *exceptions = NULL;
-    heft_report_t *report = NULL;
-    heft_plan_t *plan = NULL;
-    status = heft_recipe_resolve_exceptions(sub->recipe, sub->bindings, source, sub->manifest,
-                                            &exceptions, &opts.n_exceptions, err);
-    if (status == HEFT_OK) {
-        const heft_tape_t *const tapes[1] = { tape };
-        opts.exceptions = exceptions;
-        opts.partial = 1;
-        status = heft_plan_create(tapes, 1, sub->rank, &opts, &plan, &report, err);
-    }
-    if (status == HEFT_ERR_PROOF) {
-        heft__problems_add_report(problems, report);
-    }
-    heft__report_log_warnings(report, "subscriber", heft_recipe_get_name(sub->recipe));
-    heft_report_destroy(report);
-    heft_exceptions_free(exceptions);
-    heft_tape_destroy(tape);
-    if (status == HEFT_OK) {
-        heft_plan_destroy(sub->plan);
-        sub->plan = plan;
-    }
-    return status;
-}
-
-/* Parameters that no piece writes stay as they are: not sent, not compared, not copied. */
-static heft_status_t check_params(heft_subscriber_t *sub, heft_error_t *err)
-{
-    uint32_t n = heft_plan_get_n_params(sub->plan, 0);
-    if (n != sub->layout.n_params) {
-        return heft__error_set(err, HEFT_ERR_SHAPE, "%u parameters in the plan, %u in the manifest",
-                               n, sub->layout.n_params);
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        heft_tensor_info_t info;
-        heft_status_t status = heft_plan_query_param(sub->plan, 0, i, &info, err);
-        if (status != HEFT_OK) {
-            return status;
-        }
-        if (strcmp(info.name, param_name(sub, i)) != 0 || info.n_bytes != sub->layout.sizes[i]) {
-            return heft__error_set(err, HEFT_ERR_SHAPE,
-                                   "parameter \"%.80s\": %lld bytes in the plan; \"%.80s\": %lld "
-                                   "bytes in the manifest",
-                                   info.name, (long long)info.n_bytes, param_name(sub, i),
-                                   (long long)sub->layout.sizes[i]);
-        }
-        uint64_t n_pieces = 0;
-        (void)heft_plan_get_param_pieces(sub->plan, 0, i, &n_pieces);
-        sub->moved[i] = n_pieces > 0 ? sub->layout.sizes[i] : 0;
-    }
-    return HEFT_OK;
-}
-
-static heft_status_t plan_rank(heft_subscriber_t *sub, const heft__order_t *order,
-                               heft__problems_t *problems, heft_error_t *err)
-{
-    const char *key = NULL;
-    heft_status_t status = find_source(order, &key, err);
-    if (status != HEFT_OK || (sub->plan != NULL && strcmp(sub->plan_key, key) == 0)) {
-        return status; /* an equal manifest needs no new plan */
-    }
-    char *text = NULL;
-    size_t n = 0;
-    heft_manifest_t *source = NULL;
-    sub->plan_key[0] = '\0';
-    status = heft__member_get_object(sub->member, key, &text, &n, err);
-    if (status == HEFT_OK) {
-        status = heft_manifest_decode(text, n, &source, err);
-        heft__free(text);
-    }
-    if (status == HEFT_OK) {
-        status = make_plan(sub, source, problems, err);
-        heft_manifest_destroy(source);
-    }
-    if (status == HEFT_OK) {
-        status = check_params(sub, err);
-    }
-    if (status == HEFT_OK) {
-        memcpy(sub->plan_key, key, sizeof sub->plan_key);
-    }
-    return status;
-}
-
-/* A fence that found no memory left the window without any: try again before a round needs it. */
-static heft_status_t check_staging(heft_subscriber_t *sub, heft_error_t *err)
-{
-    if (sub->window->ptr != NULL) {
-        return HEFT_OK;
-    }
-    bool replaced = false;
-    heft_status_t status =
-        heft__window_fence(sub->window, heft__clock_mono_ns() + quiet_ns, &replaced, err);
-    return status == HEFT_OK && replaced ? heft__subscriber_export(sub, err) : status;
-}
 
 static void do_preflight(heft_subscriber_t *sub, const heft__order_t *order)
 {
     heft__problems_t problems = { 0 };
     heft_error_t err = HEFT_ERROR_INIT;
-    heft_status_t status = check_staging(sub, &err);
-    if (status == HEFT_OK) {
-        status = plan_rank(sub, order, &problems, &err);
+    bool has_moved = false;
+    heft_status_t status = heft__subscriber_plan(sub, order, &problems, &has_moved, &err);
+    if (status == HEFT_OK && has_moved) { /* this round was begun for the old endpoint */
+        status = heft__error_set(&err, HEFT_ERR_STALE,
+                                 "staging has a new place, of %lld bytes: push again",
+                                 (long long)sub->window->bytes);
     }
     if (status != HEFT_OK && heft__problems_total(&problems) == 0) {
         (void)!heft__problems_add(&problems, heft__problem_kind_of(status), NULL, "%s",
@@ -177,11 +51,16 @@ static void do_preflight(heft_subscriber_t *sub, const heft__order_t *order)
     report->problems = problems;
     report->plan[0] = '\0';
     if (status == HEFT_OK) {
-        memcpy(report->plan, heft_plan_get_rank_digest(sub->plan, 0), sizeof report->plan);
+        memcpy(report->plan, heft_plan_get_rank_digest(sub->work.plan, 0), sizeof report->plan);
     }
     heft__member_unlock(sub->member, false);
     heft__member_conclude(sub->member, status == HEFT_OK ? HEFT__RESULT_OK : HEFT__RESULT_FAILED,
                           HEFT__STATE_IDLE, &err, NULL);
+    heft_error_t late = HEFT_ERROR_INIT;
+    if (has_moved && sub->window != NULL && heft__subscriber_export(sub, &late) != HEFT_OK) {
+        heft__log(HEFT_LOG_WARN, "subscriber", "%s: %s", heft__member_get_id(sub->member),
+                  late.message);
+    }
 }
 
 /* ---- stage ---- */
@@ -196,8 +75,8 @@ static heft_status_t expect_chunks(heft_subscriber_t *sub, const heft__order_t *
         return HEFT_OK;
     }
     const uint32_t n_senders = order->n_peers > 0 ? order->n_peers : 1;
-    heft_status_t status =
-        heft__staging_expect(&sub->layout, sub->plan, 0, n_senders, &routes, &expect, err);
+    heft_status_t status = heft__staging_expect(&sub->work.layout, sub->work.plan, 0, n_senders,
+                                                &routes, &expect, err);
     if (status == HEFT_OK) {
         status = heft__window_expect(sub->window, &expect, err);
     }
@@ -209,12 +88,16 @@ static void do_stage(heft_subscriber_t *sub, const heft__order_t *order)
 {
     heft_error_t err = HEFT_ERROR_INIT;
     heft__window_state_t state;
-    heft__window_query(sub->window, &state);
-    if (sub->plan == NULL || strcmp(order->plan, heft_plan_get_rank_digest(sub->plan, 0)) != 0) {
-        (void)heft__error_set(&err, HEFT_ERR_STATE, "plan digest %.16s ordered, %.16s here",
-                              order->plan,
-                              sub->plan != NULL ? heft_plan_get_rank_digest(sub->plan, 0) : "none");
-    } else if (sub->window->ptr == NULL || state.n_writing > 0) {
+    memset(&state, 0, sizeof state);
+    if (sub->window != NULL) {
+        heft__window_query(sub->window, &state);
+    }
+    if (sub->work.plan == NULL ||
+        strcmp(order->plan, heft_plan_get_rank_digest(sub->work.plan, 0)) != 0) {
+        (void)heft__error_set(
+            &err, HEFT_ERR_STATE, "plan digest %.16s ordered, %.16s here", order->plan,
+            sub->work.plan != NULL ? heft_plan_get_rank_digest(sub->work.plan, 0) : "none");
+    } else if (sub->window == NULL || sub->window->ptr == NULL || state.n_writing > 0) {
         (void)heft__error_set(&err, HEFT_ERR_STATE, "staging is not ready: %u earlier writers",
                               state.n_writing);
     }
@@ -243,9 +126,9 @@ static void do_stage(heft_subscriber_t *sub, const heft__order_t *order)
 static heft_status_t collect_expected(heft_subscriber_t *sub, const heft__order_t *order,
                                       heft_error_t *err)
 {
-    const char *plan = heft_plan_get_rank_digest(sub->plan, 0);
+    const char *plan = heft_plan_get_rank_digest(sub->work.plan, 0);
     uint32_t n_found = 0;
-    memset(sub->expected, 0, sub->layout.n_params * sizeof *sub->expected);
+    memset(sub->work.expected, 0, sub->work.layout.n_entries * sizeof *sub->work.expected);
     for (uint32_t k = 0; k < order->n_digests; k++) {
         char *text = NULL;
         size_t n = 0;
@@ -260,12 +143,13 @@ static heft_status_t collect_expected(heft_subscriber_t *sub, const heft__order_
         if (status == HEFT_ERR_NOT_FOUND) {
             continue; /* that source sent nothing of this plan */
         }
-        if (status == HEFT_OK && set.n_params != sub->layout.n_params) {
-            status = heft__error_set(err, HEFT_ERR_DIGEST, "%u parameter digests for %u parameters",
-                                     set.n_params, sub->layout.n_params);
+        if (status == HEFT_OK && set.n_params != sub->work.layout.n_entries) {
+            status = heft__error_set(err, HEFT_ERR_DIGEST,
+                                     "%u digests for %u parameters and %u loader inputs",
+                                     set.n_params, sub->n_params, sub->work.inputs.n);
         }
         for (uint32_t i = 0; status == HEFT_OK && i < set.n_params; i++) {
-            sub->expected[i] ^= set.params[i];
+            sub->work.expected[i] ^= set.params[i];
         }
         heft__free(set.params);
         if (status != HEFT_OK) {
@@ -277,27 +161,25 @@ static heft_status_t collect_expected(heft_subscriber_t *sub, const heft__order_
         return heft__error_set(err, HEFT_ERR_DIGEST, "no source gives digests for plan %.16s",
                                plan);
     }
+    for (uint32_t i = 0; i < sub->n_params; i++) {
+        if (!sub->work.roles.is_direct[i]) {
+            sub->work.expected[i] = 0; /* a share of what the loader writes is no digest of it */
+        }
+    }
     return HEFT_OK;
 }
 
-static heft_status_t digest_error(const heft_subscriber_t *sub, uint32_t i, const char *where,
-                                  uint64_t got, uint64_t expected, heft_error_t *err)
-{
-    return heft__error_set(
-        err, HEFT_ERR_DIGEST, "parameter \"%.120s\": digest %016llx %s, %016llx expected",
-        param_name(sub, i), (unsigned long long)got, where, (unsigned long long)expected);
-}
-
-/* Index of the first parameter whose bytes are not what they should be; n_params: none. */
+/* Index of the first entry whose bytes are not what they should be; n_entries: none. */
 static uint32_t compare_staged(heft_subscriber_t *sub)
 {
-    const heft__staging_t *layout = &sub->layout;
-    for (uint32_t i = 0; i < layout->n_params; i++) {
-        sub->staged[i] = sub->window->ptr + layout->offsets[i];
+    const heft__staging_t *layout = &sub->work.layout;
+    for (uint32_t i = 0; i < layout->n_entries; i++) {
+        sub->work.staged[i] = sub->window->ptr + layout->offsets[i];
     }
-    heft__digest_all(sub->staged, sub->moved, layout->n_params, sub->n_threads, sub->arrived);
+    heft__digest_all(sub->work.staged, sub->work.moved, layout->n_entries, sub->n_threads,
+                     sub->work.arrived);
     uint32_t i = 0;
-    while (i < layout->n_params && sub->arrived[i] == sub->expected[i]) {
+    while (i < layout->n_entries && sub->work.arrived[i] == sub->work.expected[i]) {
         i++;
     }
     return i;
@@ -308,9 +190,9 @@ static void note_arrival(heft_subscriber_t *sub, int64_t verify_ns)
 {
     uint64_t n_pieces = 0;
     int64_t bytes = 0;
-    (void)heft_plan_get_pieces(sub->plan, 0, &n_pieces);
-    for (uint32_t i = 0; i < sub->layout.n_params; i++) {
-        bytes += sub->moved[i]; /* bounded by the bytes of staging */
+    (void)heft_plan_get_pieces(sub->work.plan, 0, &n_pieces);
+    for (uint32_t i = 0; i < sub->work.layout.n_entries; i++) {
+        bytes += sub->work.moved[i]; /* bounded by the bytes of staging */
     }
     heft__report_t *report = heft__member_lock(sub->member);
     report->counters.bytes = bytes;
@@ -323,59 +205,37 @@ static void do_verify(heft_subscriber_t *sub, const heft__order_t *order)
 {
     heft_error_t err = HEFT_ERROR_INIT;
     int64_t start = heft__clock_mono_ns();
-    uint32_t bad = sub->layout.n_params;
+    uint32_t bad = sub->work.layout.n_entries;
     heft_status_t status = collect_expected(sub, order, &err);
     if (status == HEFT_OK) {
         bad = compare_staged(sub);
-        if (bad < sub->layout.n_params) {
-            status = digest_error(sub, bad, "arrived", sub->arrived[bad], sub->expected[bad], &err);
+        if (bad < sub->work.layout.n_entries) {
+            status = heft__subscriber_digest_error(sub, bad, "arrived", sub->work.arrived[bad],
+                                                   sub->work.expected[bad], &err);
         }
     }
     note_arrival(sub, heft__clock_mono_ns() - start);
-    heft__blame_t blame = { .tensor = bad < sub->layout.n_params ? param_name(sub, bad) : NULL };
+    heft__blame_t blame = { .tensor = bad < sub->n_params
+                                          ? heft__subscriber_get_param_name(sub, bad)
+                                      : bad < sub->work.layout.n_entries
+                                          ? sub->work.load_inputs[bad - sub->n_params].name
+                                          : NULL };
     heft__member_conclude(sub->member, status == HEFT_OK ? HEFT__RESULT_OK : HEFT__RESULT_FAILED,
                           HEFT__STATE_STAGED, &err, &blame);
 }
 
 /* ---- pause, flip, resume ---- */
 
-/* mincore knows every mapped page and fails for others. */
-static bool is_mapped(const void *ptr)
-{
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    unsigned char resident;
-    return mincore((void *)((uintptr_t)ptr / page * page), (size_t)page, &resident) == 0;
-}
-
-/* The addresses that were given at creation still stand in the array, and memory is behind them. */
-static heft_status_t check_addresses(const heft_subscriber_t *sub, heft_error_t *err)
-{
-    for (uint32_t i = 0; i < sub->layout.n_params; i++) {
-        const uint8_t *ptr = sub->params[i];
-        if (ptr != sub->addresses[i]) {
-            return heft__error_set(err, HEFT_ERR_STATE, "parameter \"%.120s\" moved from %p to %p",
-                                   param_name(sub, i), sub->addresses[i], (const void *)ptr);
-        }
-        if (sub->layout.sizes[i] > 0 &&
-            (!is_mapped(ptr) || !is_mapped(ptr + sub->layout.sizes[i] - 1))) {
-            return heft__error_set(err, HEFT_ERR_STATE,
-                                   "parameter \"%.120s\" at %p is not mapped any more",
-                                   param_name(sub, i), (const void *)ptr);
-        }
-    }
-    return HEFT_OK;
-}
-
 static void do_pause(heft_subscriber_t *sub)
 {
     heft_error_t err = HEFT_ERROR_INIT;
-    heft_status_t status = check_addresses(sub, &err);
+    heft_status_t status = heft__subscriber_check_addresses(sub, &err);
     bool was_serving = heft_subscriber_is_serving(sub) != 0;
     if (status == HEFT_OK) {
         sub->pause_began_ns = heft__clock_mono_ns();
         heft__subscriber_set_serving(sub, false);
         if (sub->hooks.pause != NULL && sub->hooks.pause(sub->hooks.arg) != 0) {
-            status = heft__error_set(&err, HEFT_ERR_STATE, "the pause hook failed");
+            status = heft__subscriber_hook_error(sub, "pause", -1, &err);
             heft__subscriber_set_serving(sub, was_serving);
         }
     }
@@ -388,7 +248,9 @@ static void publish_version(heft_subscriber_t *sub, const heft__order_t *order)
 {
     (void)pthread_mutex_lock(&sub->lock);
     sub->version = order->version;
-    memcpy(sub->digests, sub->expected, sub->layout.n_params * sizeof *sub->digests);
+    for (uint32_t i = 0; i < sub->n_params; i++) { /* what is recorded comes later */
+        sub->digests[i] = sub->work.roles.is_recorded[i] ? 0 : sub->work.expected[i];
+    }
     (void)pthread_mutex_unlock(&sub->lock);
     heft__report_t *report = heft__member_lock(sub->member);
     report->live_version = order->version;
@@ -429,29 +291,15 @@ static bool is_suspect(heft_subscriber_t *sub)
     return is;
 }
 
-/* The live parameters that rounds write, against the digests that they must have. */
-static heft_status_t check_live(heft_subscriber_t *sub, const uint64_t *expected, heft_error_t *err)
-{
-    /* measured for all of them before anything is said: live reports want the whole list */
-    heft__digest_all((const void *const *)sub->params, sub->moved, sub->layout.n_params,
-                     sub->n_threads, sub->measured);
-    for (uint32_t i = 0; i < sub->layout.n_params; i++) {
-        if (sub->measured[i] != expected[i]) {
-            return digest_error(sub, i, "is live", sub->measured[i], expected[i], err);
-        }
-    }
-    return HEFT_OK;
-}
-
 /* What must hold before the first write. A flip that is tried again finds its staging as it was. */
 static heft_status_t check_flip(heft_subscriber_t *sub, bool is_again, heft_error_t *err)
 {
-    heft_status_t status = check_addresses(sub, err);
+    heft_status_t status = heft__subscriber_check_addresses(sub, err);
     if (status == HEFT_OK && is_again) {
         const uint32_t bad = compare_staged(sub);
-        if (bad < sub->layout.n_params) {
-            status =
-                digest_error(sub, bad, "is staged", sub->arrived[bad], sub->expected[bad], err);
+        if (bad < sub->work.layout.n_entries) {
+            status = heft__subscriber_digest_error(sub, bad, "is staged", sub->work.arrived[bad],
+                                                   sub->work.expected[bad], err);
         }
     }
     return status;
@@ -471,7 +319,8 @@ static heft_status_t write_live(heft_subscriber_t *sub, const heft__order_t *ord
         heft_status_t status = heft__subscriber_receive(sub, order, stopped_out, err);
         if (status == HEFT_OK) {
             const int64_t start = heft__clock_mono_ns();
-            status = check_live(sub, sub->expected, err);
+            status = heft__subscriber_check_live(sub, sub->work.roles.is_direct, sub->work.expected,
+                                                 err);
             note_arrival(sub, heft__clock_mono_ns() - start);
         }
         if (status == HEFT_OK) {
@@ -479,11 +328,28 @@ static heft_status_t write_live(heft_subscriber_t *sub, const heft__order_t *ord
         }
         return status;
     }
-    heft__staging_t moved = sub->layout;
-    moved.sizes = sub->moved;
-    heft__staging_copy_out(&moved, sub->window->ptr, sub->params, sub->n_threads);
-    publish_version(sub, order);
-    return must_verify ? check_live(sub, sub->expected, err) : HEFT_OK;
+    heft__staging_t moved = sub->work.layout;
+    moved.sizes = sub->work.moved;
+    heft__staging_copy_out(&moved, sub->window->ptr, sub->homes, sub->n_threads);
+    heft_status_t status = heft__subscriber_load(sub, order->version, err);
+    if (status == HEFT_OK) {
+        publish_version(sub, order);
+    }
+    return status == HEFT_OK && must_verify
+               ? heft__subscriber_check_live(sub, sub->work.roles.is_direct, sub->work.expected,
+                                             err)
+               : status;
+}
+
+/* What the engine makes of the new version, and what of that is from now on expected. */
+static heft_status_t finish_live(heft_subscriber_t *sub, const heft__order_t *order,
+                                 heft_error_t *err)
+{
+    if (sub->hooks.flipped != NULL && sub->hooks.flipped(sub->hooks.arg, order->version) != 0) {
+        return heft__subscriber_hook_error(sub, "flipped", order->version, err);
+    }
+    heft__subscriber_record(sub);
+    return HEFT_OK;
 }
 
 /* A flip that broke off in this very round is not mended by another one. */
@@ -516,9 +382,7 @@ static void do_flip(heft_subscriber_t *sub, const heft__order_t *order)
     heft__report_t *report = heft__member_lock(sub->member);
     report->counters.flip_ns = heft__clock_mono_ns() - start;
     heft__member_unlock(sub->member, false);
-    if (sub->hooks.flipped != NULL && sub->hooks.flipped(sub->hooks.arg, order->version) != 0) {
-        (void)heft__error_set(&err, HEFT_ERR_STATE, "the flipped hook failed at version %lld",
-                              (long long)order->version);
+    if (finish_live(sub, order, &err) != HEFT_OK) {
         fail_flip(sub, HEFT__RESULT_FAILED, &err);
         return;
     }
@@ -536,8 +400,7 @@ static bool return_to_service(heft_subscriber_t *sub, heft_error_t *err)
         version > 0 && !is_suspect(sub) && version >= heft__member_get_committed(sub->member);
     if (sub->hooks.resume != NULL &&
         sub->hooks.resume(sub->hooks.arg, may_serve ? version : 0) != 0) {
-        (void)heft__error_set(err, HEFT_ERR_STATE, "the resume hook failed at version %lld",
-                              (long long)version);
+        (void)!heft__subscriber_hook_error(sub, "resume", version, err);
         return false;
     }
     heft__subscriber_set_serving(sub, may_serve);
@@ -569,6 +432,9 @@ static heft_status_t fence(heft_subscriber_t *sub, const heft__order_t *order, h
 {
     bool replaced = false;
     disarm(sub);
+    if (sub->window == NULL) {
+        return HEFT_OK;
+    }
     heft_status_t status =
         heft__window_fence(sub->window, deadline_of(order, quiet_ns), &replaced, err);
     if (status == HEFT_ERR_NOSPACE) {
@@ -651,16 +517,19 @@ static void do_live(heft_subscriber_t *sub)
     heft_error_t why = HEFT_ERROR_INIT;
     char digest[HEFT__DIGEST_SIZE] = "";
     char *text = NULL;
-    heft_status_t status = check_addresses(sub, &err);
-    if (status == HEFT_OK && sub->plan == NULL) {
+    heft_status_t status = heft__subscriber_check_addresses(sub, &err);
+    if (status == HEFT_OK && sub->work.plan == NULL) {
         status = heft__error_set(&err, HEFT_ERR_STATE, "no plan yet: no version has been live");
     }
     if (status == HEFT_OK) {
         heft__live_t live = { .version = heft_subscriber_get_version(sub),
-                              .set = { .params = sub->measured,
-                                       .n_params = sub->layout.n_params } };
-        memcpy(live.set.plan, heft_plan_get_rank_digest(sub->plan, 0), sizeof live.set.plan);
-        if (check_live(sub, sub->digests, &why) != HEFT_OK && live.version > 0) {
+                              .set = { .params = sub->measured, .n_params = sub->n_params },
+                              .is_recorded = sub->work.roles.is_recorded,
+                              .recorded = sub->digests };
+        memcpy(live.set.plan, heft_plan_get_rank_digest(sub->work.plan, 0), sizeof live.set.plan);
+        if (heft__subscriber_check_live(sub, sub->work.roles.is_watched, sub->digests, &why) !=
+                HEFT_OK &&
+            live.version > 0) {
             leave_service(sub, &why);
         }
         status = heft__live_encode(&live, &text, &err);

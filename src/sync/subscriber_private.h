@@ -1,14 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The subscriber's own state; for subscriber.c and subscriber_phases.c, and tests that need another
- * transport. */
+/* The subscriber's own state; for subscriber*.c, and tests that need another transport. */
 #ifndef HEFT_SYNC_SUBSCRIBER_PRIVATE_H
 #define HEFT_SYNC_SUBSCRIBER_PRIVATE_H
 
 #include <pthread.h>
 
 #include "heft/sync.h"
+#include "sync/inputs.h"
+#include "sync/mapping.h"
 #include "sync/member.h"
+#include "sync/home.h"
 #include "sync/staging.h"
+
+/* What a destination is made of, whichever way it was created. Borrowed. */
+typedef struct heft__destination {
+    const heft_recipe_t *recipe; /* with bindings; NULL: contract */
+    const heft_bindings_t *bindings;
+    const heft_contract_t *contract;
+    const heft_manifest_t *manifest; /* NULL: the contract's */
+    void *const *pointers;           /* of the parameters; NULL: params */
+    const heft_param_t *params;
+} heft__destination_t;
+
+/* Of the parameters of a plan, what a round does with each. */
+typedef struct heft__roles {
+    bool *is_direct;   /* sent, compared, copied */
+    bool *is_recorded; /* measured after `flipped`: the engine writes or changes it */
+    bool *is_grouped;  /* direct, and the loader is given what it is made of */
+    bool *is_watched;  /* has a digest: direct or recorded */
+} heft__roles_t;
+
+/* What is made of a plan, and room for what a round brings. Before the first plan: the layout. */
+typedef struct heft__work {
+    heft_plan_t *plan; /* of this rank, for the sources in key */
+    char key[HEFT__DIGEST_SIZE];
+    heft__inputs_t inputs;
+    heft__staging_t layout;
+    heft__roles_t roles;
+    heft_input_t *load_inputs; /* what the loader is given; data are set when it is */
+    int64_t *moved;            /* bytes of each entry that count: all or 0 */
+    const void **staged;       /* where each entry lies in staging, while it is verified */
+    uint64_t *arrived;         /* digests of what is staged */
+    uint64_t *expected;        /* from the sources, shares combined */
+} heft__work_t;
 
 struct heft_subscriber {
     /* Constant after create. */
@@ -17,23 +51,19 @@ struct heft_subscriber {
     uint32_t n_threads;
     bool in_place;
     int64_t buffer_bytes; /* in place: wished for */
-    const heft_recipe_t *recipe;
-    const heft_bindings_t *bindings;
+    heft__destination_t destination;
+    heft__mapping_t mapping;
     const heft_manifest_t *manifest;
-    void *const *params;
-    void **addresses; /* params as they were at create */
-    heft__staging_t layout;
+    uint32_t n_params;
+    heft__home_t *homes; /* live memory, as it was at create */
     heft__member_t *member;
     heft__window_t *window;
+    heft__transport_t *transport;
 
     /* The caller's thread alone. */
-    heft_plan_t *plan; /* of this rank, for the sources in plan_key */
-    char plan_key[HEFT__DIGEST_SIZE];
-    int64_t *moved;      /* bytes of each parameter that the plan writes: all or 0 */
-    const void **staged; /* where each parameter lies in staging, while it is verified */
-    uint64_t *arrived;   /* digests of what is staged */
-    uint64_t *expected;  /* from the sources, shares combined */
-    uint64_t *measured;  /* live digests */
+    heft__work_t work;
+    uint8_t **cold;     /* of each parameter that the loader writes: its first contents */
+    uint64_t *measured; /* live digests */
     int64_t pause_began_ns;
     int64_t stage_until_ns;      /* by then everything must have arrived */
     heft__round_id_t flip_round; /* of the last flip that was tried */
@@ -54,11 +84,62 @@ struct heft_subscriber {
     pthread_cond_t arrived_part;
 };
 
-/* The same as heft_subscriber_create over another transport. */
-HEFT_MUST_CHECK heft_status_t heft__subscriber_create_over(
-    heft__transport_t *transport, const heft_subscriber_opts_t *opts, const heft_recipe_t *recipe,
-    const heft_bindings_t *bindings, const heft_manifest_t *manifest, void *const *params,
-    heft_subscriber_t **subscriber_out, heft_error_t *err);
+/* heft_subscriber_create and heft_subscriber_create_contract over another transport. */
+HEFT_MUST_CHECK heft_status_t heft__subscriber_create_over(heft__transport_t *transport,
+                                                           const heft_subscriber_opts_t *opts,
+                                                           const heft__destination_t *destination,
+                                                           heft_subscriber_t **subscriber_out,
+                                                           heft_error_t *err);
+
+/* ---- subscriber_plan.c ---- */
+
+/* Plan for the source of this order, unless that has been done. Where staging had to grow for it
+ * *moved_out is set: the endpoint has to be exported anew. On failure all is as it was. */
+HEFT_MUST_CHECK heft_status_t heft__subscriber_plan(heft_subscriber_t *sub,
+                                                    const heft__order_t *order,
+                                                    heft__problems_t *problems, bool *moved_out,
+                                                    heft_error_t *err);
+/* The same at creation, for the contract's source; there is no staging yet. */
+HEFT_MUST_CHECK heft_status_t heft__subscriber_plan_contract(heft_subscriber_t *sub,
+                                                             heft_error_t *err);
+void heft__work_fini(heft__work_t *work);
+/* Staging memory for this layout. */
+HEFT_MUST_CHECK heft_status_t heft__subscriber_create_window(heft_subscriber_t *sub,
+                                                             const heft__staging_t *layout,
+                                                             heft_error_t *err);
+
+/* ---- subscriber_live.c ---- */
+
+/* The live memory as the caller describes it now. */
+HEFT_MUST_CHECK heft_status_t heft__subscriber_make_homes(heft_subscriber_t *sub,
+                                                          heft_error_t *err);
+const char *heft__subscriber_get_param_name(const heft_subscriber_t *sub, uint32_t i);
+bool heft__subscriber_is_flagged(const heft_subscriber_t *sub, uint32_t i);
+/* Addresses and strides are those of creation, and memory is mapped behind them. */
+HEFT_MUST_CHECK heft_status_t heft__subscriber_check_addresses(heft_subscriber_t *sub,
+                                                               heft_error_t *err);
+/* Remember what the parameters that the loader writes hold, those that are not remembered yet. */
+HEFT_MUST_CHECK heft_status_t heft__subscriber_keep_cold(heft_subscriber_t *sub,
+                                                         const bool *is_loaded, heft_error_t *err);
+/* The live parameters marked in `wanted` against these digests. All of them are measured. */
+HEFT_MUST_CHECK heft_status_t heft__subscriber_check_live(heft_subscriber_t *sub,
+                                                          const bool *wanted,
+                                                          const uint64_t *expected,
+                                                          heft_error_t *err);
+/* Inside a flip: the engine's loader writes its parameters. */
+HEFT_MUST_CHECK heft_status_t heft__subscriber_load(heft_subscriber_t *sub, int64_t version,
+                                                    heft_error_t *err);
+/* Take the digests of what the engine wrote or changed itself. */
+void heft__subscriber_record(heft_subscriber_t *sub);
+/* "the NAME hook failed at version 3: " and what it has to say. */
+HEFT_MUST_CHECK heft_status_t heft__subscriber_hook_error(heft_subscriber_t *sub, const char *name,
+                                                          int64_t version, heft_error_t *err);
+HEFT_MUST_CHECK heft_status_t heft__subscriber_digest_error(const heft_subscriber_t *sub,
+                                                            uint32_t entry, const char *where,
+                                                            uint64_t got, uint64_t expected,
+                                                            heft_error_t *err);
+
+/* ---- subscriber_in_place.c, subscriber_phases.c ---- */
 
 /*
  * In place, inside a flip: take the parameters in part by part and write them. expected[] holds the

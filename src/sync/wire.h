@@ -378,9 +378,15 @@ heft_status_t heft__digests_decode(const char *text, size_t n, const char *plan,
 
 typedef struct heft__live {
     int64_t version;
-    heft__digest_set_t set;
+    heft__digest_set_t set; /* as they are now */
+    /* NULL: none; else for each parameter whether the engine changed it itself after the flip, and
+     * the digest that it had then. Owned. */
+    bool *is_recorded;
+    uint64_t *recorded;
 } heft__live_t;
 
+/* Frees what is owned. */
+void heft__live_fini(heft__live_t *live);
 heft_status_t heft__live_encode(const heft__live_t *live, char **text_out, heft_error_t *err);
 heft_status_t heft__live_decode(const char *text, size_t n, heft__live_t *out, heft_error_t *err);
 

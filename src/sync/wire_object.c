@@ -304,16 +304,85 @@ static const heft__field_t live_fields[] = {
     { "version", HEFT__FIELD_INT, true, AT(live.version), 0, HEFT__WIRE_MAX_INT, NULL },
     { "plan", HEFT__FIELD_HEX, true, AT(live.set.plan), 0, 64, NULL },
     { "params", HEFT__FIELD_LIST, true, 0, 0, 0, NULL },
+    { "recorded", HEFT__FIELD_LIST, false, 0, 0, 0, NULL },
     HEFT__FIELD_END
 };
 #undef AT
+
+void heft__live_fini(heft__live_t *live)
+{
+    heft__free(live->set.params);
+    heft__free(live->is_recorded);
+    heft__free(live->recorded);
+    *live = (heft__live_t){ .version = 0 };
+}
+
+/* One entry for each parameter, "" where nothing was recorded. */
+static json_t *recorded_json(const heft__live_t *live)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; list != NULL && i < live->set.n_params; i++) {
+        char hex[17] = "";
+        if (live->is_recorded[i]) {
+            (void)snprintf(hex, sizeof hex, "%016" PRIx64, live->recorded[i]);
+        }
+        if (json_array_append_new(list, json_string(hex)) != 0) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
+static heft_status_t read_recorded(json_t *list, heft__live_t *live, heft_error_t *err)
+{
+    const size_t n = json_array_size(list);
+    size_t n_recorded = 0;
+    if (list == NULL) {
+        return HEFT_OK;
+    }
+    live->is_recorded = heft__calloc(n + 1, sizeof *live->is_recorded);
+    live->recorded = heft__calloc(n + 1, sizeof *live->recorded);
+    if (live->is_recorded == NULL || live->recorded == NULL) {
+        return heft__error_nomem(err, n * sizeof *live->recorded);
+    }
+    for (size_t i = 0; i < n; i++) {
+        const char *hex = json_string_value(json_array_get(list, i));
+        if (hex == NULL || (hex[0] != '\0' && !heft__is_hex(hex, 16))) {
+            return heft__error_set(err, HEFT_ERR_FORMAT,
+                                   "live digests: recorded %zu is neither empty nor 16 lower-case "
+                                   "hex digits",
+                                   i);
+        }
+        live->is_recorded[i] = hex[0] != '\0';
+        live->recorded[i] = hex_value(hex);
+        n_recorded += live->is_recorded[i];
+    }
+    if (n != live->set.n_params || n_recorded == 0) {
+        return heft__error_set(err, HEFT_ERR_FORMAT,
+                               "live digests: %zu recorded in a list of %zu for %u parameters",
+                               n_recorded, n, live->set.n_params);
+    }
+    return HEFT_OK;
+}
+
+static bool has_recorded(const heft__live_t *live)
+{
+    for (uint32_t i = 0; live->is_recorded != NULL && i < live->set.n_params; i++) {
+        if (live->is_recorded[i]) {
+            return true;
+        }
+    }
+    return false;
+}
 
 heft_status_t heft__live_encode(const heft__live_t *live, char **text_out, heft_error_t *err)
 {
     const live_message_t msg = { .format = 1, .live = *live };
     json_t *root = json_object();
     if (root == NULL || heft__json_write(root, live_fields, &msg, err) != HEFT_OK ||
-        !heft__json_put(root, "params", params_json(live->set.params, live->set.n_params))) {
+        !heft__json_put(root, "params", params_json(live->set.params, live->set.n_params)) ||
+        (has_recorded(live) && !heft__json_put(root, "recorded", recorded_json(live)))) {
         json_decref(root);
         return heft__error_nomem(err, 0);
     }
@@ -333,6 +402,12 @@ heft_status_t heft__live_decode(const char *text, size_t n, heft__live_t *out, h
     if (status == HEFT_OK) {
         status = read_params(json_object_get(root, "params"), "live digests", &msg.live.set.params,
                              &msg.live.set.n_params, err);
+    }
+    if (status == HEFT_OK) {
+        status = read_recorded(json_object_get(root, "recorded"), &msg.live, err);
+        if (status != HEFT_OK) {
+            heft__live_fini(&msg.live);
+        }
     }
     json_decref(root);
     if (status == HEFT_OK) {

@@ -136,9 +136,11 @@ pf_engine_t *pf_add_engine(pf_fleet_t *fleet, uint32_t replica, uint32_t rank)
     opts.n_threads = fleet->pub != NULL ? fleet->pub->n_threads : 1;
     heft__transport_t *transport =
         fleet->loop != NULL ? heft__loop_get_transport(fleet->loop) : heft__transport_get_shm();
-    EXPECT_STATUS(heft__subscriber_create_over(transport, &opts, fleet->model.recipe,
-                                               fleet->model.bindings, e->params.manifest,
-                                               e->pointers, &e->sub, &err),
+    const heft__destination_t destination = { .recipe = fleet->model.recipe,
+                                              .bindings = fleet->model.bindings,
+                                              .manifest = e->params.manifest,
+                                              .pointers = e->pointers };
+    EXPECT_STATUS(heft__subscriber_create_over(transport, &opts, &destination, &e->sub, &err),
                   HEFT_OK);
     assert_int_equal(pthread_create(&e->poller, NULL, poll_orders, e), 0);
     assert_int_equal(pthread_create(&e->reader, NULL, read_params, e), 0);

@@ -44,7 +44,7 @@ static void expect_bounded(const pf_engine_t *e)
     assert_true(e->sub->window->bytes < sum);
     uint32_t n_parts = 0;
     for (uint32_t first = 0; first < FM_PARAMS; n_parts++) {
-        first = heft__staging_part_end(&e->sub->layout, first, e->sub->window->bytes);
+        first = heft__staging_part_end(&e->sub->work.layout, first, e->sub->window->bytes);
     }
     assert_true(n_parts >= 2);
 }

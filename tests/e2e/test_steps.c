@@ -33,8 +33,8 @@ static void manifest_collected_once(void **state)
             const heft_subscriber_t *sub = fleet.engines[i].sub;
             /* set_object three times, bound at once */
             assert_int_equal(sub->member->n_binds_done, 3);
-            assert_true(version == 1 || sub->plan == plans[i]);
-            plans[i] = sub->plan;
+            assert_true(version == 1 || sub->work.plan == plans[i]);
+            plans[i] = sub->work.plan;
         }
     }
     pf_stop(&fleet);

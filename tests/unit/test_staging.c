@@ -27,7 +27,7 @@ static void beyond_2_to_the_63_is_an_overflow(void **state)
     heft__staging_t staging;
     const int64_t sum[] = { INT64_MAX / 2, INT64_MAX / 2 };
     EXPECT_STATUS(heft__staging_init(sum, 2, &staging, &err), HEFT_ERR_OVERFLOW);
-    EXPECT_MESSAGE("parameter 1 of 4611686018427387903 bytes");
+    EXPECT_MESSAGE("entry 1 of 4611686018427387903 bytes");
     const int64_t edge[] = { INT64_MAX };
     EXPECT_STATUS(heft__staging_init(edge, 1, &staging, &err), HEFT_ERR_OVERFLOW);
     const int64_t negative[] = { -1 };
@@ -81,16 +81,16 @@ static void copy_out_is_exact_for_any_number_of_threads(void **state)
         memory[i] = (uint8_t)heft_test_random(&seed);
     }
     for (uint32_t n_threads = 1; n_threads <= 70; n_threads += 1 + n_threads / 2) {
-        void *params[N];
+        heft__home_t homes[N];
         uint8_t *blocks[N];
         for (int i = 0; i < N; i++) {
             blocks[i] = malloc((size_t)sizes[i] + 16);
             memset(blocks[i], 0xcc, (size_t)sizes[i] + 16);
-            params[i] = blocks[i] + 8;
+            homes[i] = (heft__home_t){ .data = blocks[i] + 8, .bytes = sizes[i] };
         }
-        heft__staging_copy_out(&staging, memory, params, n_threads);
+        heft__staging_copy_out(&staging, memory, homes, n_threads);
         for (int i = 0; i < N; i++) {
-            assert_memory_equal(params[i], memory + staging.offsets[i], (size_t)sizes[i]);
+            assert_memory_equal(homes[i].data, memory + staging.offsets[i], (size_t)sizes[i]);
             for (int k = 0; k < 8; k++) {
                 assert_int_equal(blocks[i][k], 0xcc);
                 assert_int_equal(blocks[i][8 + sizes[i] + k], 0xcc);

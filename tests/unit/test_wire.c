@@ -86,7 +86,7 @@ static heft_status_t try_live(const char *text, size_t n, heft_error_t *err)
     heft__live_t out;
     memset(&out, 0, sizeof out);
     heft_status_t status = heft__live_decode(text, n, &out, err);
-    heft__free(out.set.params);
+    heft__live_fini(&out);
     return status;
 }
 
@@ -235,6 +235,11 @@ static const wrong_t wrongs[] = {
       "parameter 0" },
     { try_live, "{\"format\":1,\"version\":1,\"plan\":\"" DIG "\",\"params\":[7]}", HEFT_ERR_FORMAT,
       "parameter 0" },
+    { try_live,
+      "{\"format\":1,\"version\":1,\"plan\":\"" DIG "\",\"params\":[],\"recorded\":[\"x\"]}",
+      HEFT_ERR_FORMAT, "recorded 0" },
+    { try_live, "{\"format\":1,\"version\":1,\"plan\":\"" DIG "\",\"params\":[],\"recorded\":[]}",
+      HEFT_ERR_FORMAT, "0 recorded" },
     { try_outcome, "{\"round\":\"1.1\",\"state\":\"committed\"}", HEFT_ERR_FORMAT, "ended" },
 };
 
@@ -596,7 +601,18 @@ static void digest_objects_survive_the_wire(void **state)
     EXPECT_STATUS(heft__live_decode(text, strlen(text), &live_out, &err), HEFT_OK);
     assert_int_equal(live_out.version, 9);
     assert_memory_equal(live_out.set.params, params, sizeof params);
-    heft__free(live_out.set.params);
+    assert_null(live_out.is_recorded);
+    heft__live_fini(&live_out);
+    heft__free(text);
+    bool is_recorded[sizeof params / sizeof params[0]] = { false, true };
+    uint64_t recorded[sizeof params / sizeof params[0]] = { 0, 0xfeedu };
+    live.is_recorded = is_recorded;
+    live.recorded = recorded;
+    EXPECT_STATUS(heft__live_encode(&live, &text, &err), HEFT_OK);
+    EXPECT_STATUS(heft__live_decode(text, strlen(text), &live_out, &err), HEFT_OK);
+    assert_memory_equal(live_out.is_recorded, is_recorded, sizeof is_recorded);
+    assert_memory_equal(live_out.recorded, recorded, sizeof recorded);
+    heft__live_fini(&live_out);
     heft__free(text);
 
     const heft__plan_entry_t entries[2] = { { "a", DIG }, { "b", DIG2 } };

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inputs: the source tensors that a rank is sent whole, because only the engine's own loader can
+ * write some of its parameters.
+ *
+ * A loader may keep half of a pair until the other one comes, so it is given everything that hangs
+ * together: starting from the operations that heft does not run itself, all sources of all
+ * parameters that share a source tensor with them, directly or through others. Both sides compute
+ * this from the plan of the rank alone.
+ */
+#ifndef HEFT_SYNC_INPUTS_H
+#define HEFT_SYNC_INPUTS_H
+
+#include "base/base.h"
+#include "heft/sync.h"
+
+typedef struct heft__inputs {
+    uint32_t n;
+    uint32_t *sources; /* indices within the plan, by name */
+    bool *is_loaded;   /* of each parameter: the loader writes it */
+    bool *is_mixed;    /* the loader writes it, and pieces write a part of it as well */
+    bool *is_grouped;  /* heft writes it, from tensors that the loader is given as well */
+} heft__inputs_t;
+
+/* Zero-initialised is none, and may be finished. Without such operations n is 0 and the arrays are
+ * NULL. */
+HEFT_MUST_CHECK heft_status_t heft__inputs_init(const heft_plan_t *plan, uint32_t rank_index,
+                                                heft__inputs_t *inputs_out, heft_error_t *err);
+void heft__inputs_fini(heft__inputs_t *inputs);
+/* Input k, without data. The name is borrowed from the plan. */
+heft_input_t heft__inputs_get(const heft__inputs_t *inputs, const heft_plan_t *plan, uint32_t k);
+/* The first operation that the loader must run, with a parameter that needs it; NULL: none. */
+const heft_opaque_t *heft__inputs_first(const heft_plan_t *plan, uint32_t rank_index,
+                                        uint32_t *param_out);
+
+#endif

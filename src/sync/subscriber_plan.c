@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A destination's plan, and what is made of it: what is sent and what the engine's loader writes,
+ * the layout of staging, room for digests. All of it is made beside what is there and takes its
+ * place at once, so that a failure leaves the old plan usable.
+ */
+#include "sync/subscriber_private.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "plan/plan.h"
+#include "sync/findings.h"
+
+static const int64_t quiet_ns = 2000000000;
+
+/* ---- work ---- */
+
+static void roles_fini(heft__roles_t *roles)
+{
+    heft__free(roles->is_direct);
+    heft__free(roles->is_recorded);
+    heft__free(roles->is_grouped);
+    heft__free(roles->is_watched);
+    *roles = (heft__roles_t){ .is_direct = NULL };
+}
+
+void heft__work_fini(heft__work_t *work)
+{
+    heft__inputs_fini(&work->inputs);
+    heft__staging_fini(&work->layout);
+    roles_fini(&work->roles);
+    heft__free(work->load_inputs);
+    heft__free(work->moved);
+    heft__free(work->staged);
+    heft__free(work->arrived);
+    heft__free(work->expected);
+    heft_plan_destroy(work->plan);
+    *work = (heft__work_t){ .plan = NULL };
+}
+
+static heft_status_t alloc_work(heft__work_t *work, heft_error_t *err)
+{
+    const size_t n_params = (size_t)work->layout.n_params + 1;
+    const size_t n = (size_t)work->layout.n_entries + 1;
+    heft__roles_t *roles = &work->roles;
+    roles->is_direct = heft__calloc(n_params, sizeof *roles->is_direct);
+    roles->is_recorded = heft__calloc(n_params, sizeof *roles->is_recorded);
+    roles->is_grouped = heft__calloc(n_params, sizeof *roles->is_grouped);
+    roles->is_watched = heft__calloc(n_params, sizeof *roles->is_watched);
+    work->load_inputs = heft__calloc((size_t)work->inputs.n + 1, sizeof *work->load_inputs);
+    work->moved = heft__calloc(n, sizeof *work->moved);
+    work->staged = heft__calloc(n, sizeof *work->staged);
+    work->arrived = heft__calloc(n, sizeof *work->arrived);
+    work->expected = heft__calloc(n, sizeof *work->expected);
+    const bool ok = roles->is_direct != NULL && roles->is_recorded != NULL &&
+                    roles->is_grouped != NULL && roles->is_watched != NULL &&
+                    work->load_inputs != NULL && work->moved != NULL && work->staged != NULL &&
+                    work->arrived != NULL && work->expected != NULL;
+    return ok ? HEFT_OK : heft__error_nomem(err, n * sizeof *work->arrived);
+}
+
+/* ---- what does not fit this engine ---- */
+
+/* "w", "x", "y" and 3 more. */
+static void list_loaded(const heft_subscriber_t *sub, const heft__inputs_t *inputs, char *text,
+                        size_t size)
+{
+    enum { MAX_SHOWN = 5 };
+    uint32_t n = 0;
+    size_t len = 0;
+    text[0] = '\0';
+    for (uint32_t i = 0; i < sub->n_params; i++) {
+        if (inputs->is_loaded[i] && n++ < MAX_SHOWN && len < size) {
+            len += (size_t)snprintf(text + len, size - len, "%s\"%.40s\"", n > 1 ? ", " : "",
+                                    heft__subscriber_get_param_name(sub, i));
+        }
+    }
+    if (n > MAX_SHOWN && len < size) {
+        (void)snprintf(text + len, size - len, " and %u more", n - MAX_SHOWN);
+    }
+}
+
+static heft_status_t check_loader(const heft_subscriber_t *sub, const heft__work_t *work,
+                                  heft_error_t *err)
+{
+    uint32_t param = 0;
+    const heft_opaque_t *op = heft__inputs_first(work->plan, 0, &param);
+    if (op == NULL || (sub->hooks.load != NULL && !sub->in_place)) {
+        return HEFT_OK;
+    }
+    char names[128];
+    list_loaded(sub, &work->inputs, names, sizeof names);
+    return heft__error_set(
+        err, HEFT_ERR_UNSUPPORTED, "only the engine's loader can write %s (%s): %s", names, op->op,
+        sub->in_place ? "in place there is no staging for what it needs" : "there is no load hook");
+}
+
+/* Parameters are those of the manifest, in its order. */
+static heft_status_t check_params(const heft_subscriber_t *sub, const heft_plan_t *plan,
+                                  heft_error_t *err)
+{
+    const uint32_t n = heft_plan_get_n_params(plan, 0);
+    if (n != sub->n_params) {
+        return heft__error_set(err, HEFT_ERR_SHAPE, "%u parameters in the plan, %u in the manifest",
+                               n, sub->n_params);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        heft_tensor_info_t info;
+        const char *name = heft__subscriber_get_param_name(sub, i);
+        heft_status_t status = heft_plan_query_param(plan, 0, i, &info, err);
+        if (status != HEFT_OK) {
+            return status;
+        }
+        if (strcmp(info.name, name) != 0 || info.n_bytes != sub->homes[i].bytes) {
+            return heft__error_set(err, HEFT_ERR_SHAPE,
+                                   "parameter \"%.80s\": %lld bytes in the plan; \"%.80s\": %lld "
+                                   "bytes in the manifest",
+                                   info.name, (long long)info.n_bytes, name,
+                                   (long long)sub->homes[i].bytes);
+        }
+    }
+    return HEFT_OK;
+}
+
+static const heft_exception_t *find_derived(const heft_exception_t *exceptions, uint32_t n,
+                                            const char *name)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (exceptions[i].kind == HEFT_EXCEPTION_DERIVED &&
+            heft_name_matches(exceptions[i].pattern, name)) {
+            return &exceptions[i];
+        }
+    }
+    return NULL;
+}
+
+/* ---- from a plan to work ---- */
+
+/* What a round does with each parameter. An engine that was registered by a contract must be able
+ * to compute what is derived; with a bare recipe that is left to whoever wrote it. */
+static heft_status_t assign_roles(const heft_subscriber_t *sub, heft__work_t *work,
+                                  const heft_exception_t *exceptions, uint32_t n_exceptions,
+                                  heft_error_t *err)
+{
+    heft__roles_t *roles = &work->roles;
+    const heft__inputs_t *inputs = &work->inputs;
+    for (uint32_t i = 0; i < sub->n_params; i++) {
+        const char *name = heft__subscriber_get_param_name(sub, i);
+        const bool is_loaded = inputs->n > 0 && inputs->is_loaded[i];
+        uint64_t n_pieces = 0;
+        (void)heft_plan_get_param_pieces(work->plan, 0, i, &n_pieces);
+        const bool is_derived =
+            n_pieces == 0 && find_derived(exceptions, n_exceptions, name) != NULL;
+        if (is_derived && sub->destination.contract != NULL && sub->hooks.flipped == NULL) {
+            return heft__error_set(err, HEFT_ERR_UNSUPPORTED,
+                                   "parameter \"%.120s\" is derived: without a flipped hook nobody "
+                                   "computes it",
+                                   name);
+        }
+        roles->is_direct[i] = n_pieces > 0 && !is_loaded;
+        roles->is_recorded[i] = is_loaded || heft__subscriber_is_flagged(sub, i) ||
+                                (is_derived && sub->hooks.flipped != NULL);
+        roles->is_grouped[i] = inputs->n > 0 && inputs->is_grouped[i];
+        roles->is_watched[i] = roles->is_direct[i] || roles->is_recorded[i];
+        work->moved[i] = roles->is_direct[i] ? work->layout.sizes[i] : 0;
+    }
+    for (uint32_t i = work->layout.n_params; i < work->layout.n_entries; i++) {
+        work->moved[i] = work->layout.sizes[i];
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t fill_work(const heft_subscriber_t *sub, const heft_exception_t *exceptions,
+                               uint32_t n_exceptions, heft__work_t *work, heft_error_t *err)
+{
+    heft_status_t status = check_params(sub, work->plan, err);
+    if (status == HEFT_OK) {
+        status = heft__inputs_init(work->plan, 0, &work->inputs, err);
+    }
+    if (status == HEFT_OK) {
+        status = check_loader(sub, work, err);
+    }
+    if (status == HEFT_OK) {
+        status = heft__staging_init_plan(work->plan, 0, &work->inputs, &work->layout, err);
+    }
+    if (status == HEFT_OK) {
+        status = alloc_work(work, err);
+    }
+    if (status == HEFT_OK) {
+        for (uint32_t k = 0; k < work->inputs.n; k++) {
+            work->load_inputs[k] = heft__inputs_get(&work->inputs, work->plan, k);
+        }
+        status = assign_roles(sub, work, exceptions, n_exceptions, err);
+    }
+    return status;
+}
+
+static heft_status_t prove(const heft_subscriber_t *sub, const heft_tape_t *tape,
+                           const heft_exception_t *exceptions, uint32_t n_exceptions,
+                           heft__problems_t *problems, heft_plan_t **plan_out, heft_error_t *err)
+{
+    heft_plan_opts_t opts = HEFT_PLAN_OPTS_INIT;
+    heft_report_t *report = NULL;
+    const heft_tape_t *const tapes[1] = { tape };
+    opts.exceptions = exceptions;
+    opts.n_exceptions = n_exceptions;
+    opts.partial = 1;
+    heft_status_t status = heft_plan_create(tapes, 1, sub->rank, &opts, plan_out, &report, err);
+    if (status == HEFT_ERR_PROOF) {
+        heft__problems_add_report(problems, report);
+    }
+    heft__report_log_warnings(report, "subscriber", heft__mapping_get_name(&sub->mapping));
+    heft_report_destroy(report);
+    return status;
+}
+
+static heft_status_t make_work(const heft_subscriber_t *sub, const heft_manifest_t *source,
+                               heft__problems_t *problems, heft__work_t *work, heft_error_t *err)
+{
+    heft_tape_t *tape = NULL;
+    heft_exception_t *exceptions = NULL;
+    uint32_t n_exceptions = 0;
+    heft_status_t status = heft__mapping_compile(&sub->mapping, sub->rank, source, sub->manifest,
+                                                 NULL, problems, &tape, err);
+    if (status == HEFT_OK) {
+        status = heft__mapping_resolve(&sub->mapping, source, sub->manifest, &exceptions,
+                                       &n_exceptions, err);
+    }
+    if (status == HEFT_OK) {
+        status = prove(sub, tape, exceptions, n_exceptions, problems, &work->plan, err);
+    }
+    if (status == HEFT_OK) {
+        status = fill_work(sub, exceptions, n_exceptions, work, err);
+    }
+    heft_exceptions_free(exceptions);
+    heft_tape_destroy(tape);
+    return status;
+}
+
+/* ---- staging for it ---- */
+
+static int64_t window_bytes(const heft_subscriber_t *sub, const heft__staging_t *layout)
+{
+    return sub->in_place ? heft__staging_buffer_bytes(layout, sub->buffer_bytes) : layout->bytes;
+}
+
+/* A larger window in place of the old one: nobody writes to that any more, it is given back, and
+ * only then is memory asked for. Without success the old size comes back. */
+static heft_status_t regrow(heft_subscriber_t *sub, const heft__staging_t *layout,
+                            heft_error_t *err)
+{
+    bool replaced = false;
+    heft_status_t status = HEFT_OK;
+    if (sub->window != NULL) {
+        status = heft__window_fence(sub->window, heft__clock_mono_ns() + quiet_ns, &replaced, err);
+        if (status != HEFT_OK && status != HEFT_ERR_NOSPACE) {
+            return status;
+        }
+        heft__window_destroy(sub->window);
+        sub->window = NULL;
+    }
+    status = heft__subscriber_create_window(sub, layout, err);
+    if (status != HEFT_OK &&
+        heft__subscriber_create_window(sub, &sub->work.layout, NULL) != HEFT_OK) {
+        heft__log(HEFT_LOG_WARN, "subscriber", "%s: no memory for staging",
+                  heft__member_get_id(sub->member));
+    }
+    return status;
+}
+
+/* Staging that is there and large enough. *moved_out: its endpoint is a new one. */
+static heft_status_t provide_staging(heft_subscriber_t *sub, const heft__staging_t *layout,
+                                     bool *moved_out, heft_error_t *err)
+{
+    if (sub->window == NULL || sub->window->bytes < window_bytes(sub, layout)) {
+        *moved_out = true; /* also when it fails: the old size has a new place */
+        return regrow(sub, layout, err);
+    }
+    if (sub->window->ptr != NULL) {
+        return HEFT_OK;
+    }
+    /* a fence that found no memory left the window without any: try again before it is needed */
+    return heft__window_fence(sub->window, heft__clock_mono_ns() + quiet_ns, moved_out, err);
+}
+
+/* ---- the source of a round ---- */
+
+/* Manifests say nothing of shards yet, so each source would send everything. */
+static heft_status_t find_source(const heft__order_t *order, const char **digest_out,
+                                 heft_error_t *err)
+{
+    if (order->n_peers != 1) {
+        return heft__error_set(err, HEFT_ERR_UNSUPPORTED,
+                               "%u sources, this version takes exactly one (%s, %s, ...)",
+                               order->n_peers, order->n_peers > 0 ? order->peers[0].id : "",
+                               order->n_peers > 1 ? order->peers[1].id : "");
+    }
+    *digest_out = order->peers[0].manifest;
+    return HEFT_OK;
+}
+
+static heft_status_t fetch_source(heft_subscriber_t *sub, const char *key,
+                                  heft_manifest_t **source_out, heft_error_t *err)
+{
+    char *text = NULL;
+    size_t n = 0;
+    heft_status_t status = heft__member_get_object(sub->member, key, &text, &n, err);
+    if (status == HEFT_OK) {
+        status = heft_manifest_decode(text, n, source_out, err);
+        heft__free(text);
+    }
+    return status;
+}
+
+heft_status_t heft__subscriber_plan(heft_subscriber_t *sub, const heft__order_t *order,
+                                    heft__problems_t *problems, bool *moved_out, heft_error_t *err)
+{
+    const char *key = NULL;
+    heft_status_t status = find_source(order, &key, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    if (sub->work.plan != NULL && strcmp(sub->work.key, key) == 0) { /* an equal manifest */
+        return provide_staging(sub, &sub->work.layout, moved_out, err);
+    }
+    heft__work_t work = { .plan = NULL };
+    heft_manifest_t *source = NULL;
+    status = fetch_source(sub, key, &source, err);
+    if (status == HEFT_OK) {
+        status = make_work(sub, source, problems, &work, err);
+        heft_manifest_destroy(source);
+    }
+    if (status == HEFT_OK && work.inputs.n > 0) {
+        status = heft__subscriber_keep_cold(sub, work.inputs.is_loaded, err);
+    }
+    if (status == HEFT_OK) {
+        status = provide_staging(sub, &work.layout, moved_out, err);
+    }
+    if (status != HEFT_OK) {
+        heft__work_fini(&work);
+        return status;
+    }
+    memcpy(work.key, key, sizeof work.key);
+    heft__work_fini(&sub->work);
+    sub->work = work;
+    return HEFT_OK;
+}
+
+/* ---- a contract, at creation ---- */
+
+/* What the engine holds is what the contract was made for. */
+static heft_status_t check_destination(const heft_subscriber_t *sub, heft_error_t *err)
+{
+    const heft_manifest_t *declared =
+        heft_contract_get_destination(sub->destination.contract, sub->rank);
+    heft_drift_t *drift = NULL;
+    if (declared == NULL || declared == sub->manifest) {
+        return HEFT_OK;
+    }
+    heft_status_t status = heft_drift_create(declared, sub->manifest, &drift, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    const uint32_t n = heft_drift_get_n(drift);
+    if (n > 0) {
+        status = heft__error_set(
+            err, HEFT_ERR_MISMATCH, "rank %u is not what the contract was made for: %.150s%s",
+            sub->rank, heft_drift_get(drift, 0)->text, n > 1 ? ", and more" : "");
+    }
+    heft_drift_destroy(drift);
+    return status;
+}
+
+/* The digest under which the source's manifest comes, if it is the contract's. */
+static heft_status_t make_key(const heft_manifest_t *source, char *key_out, heft_error_t *err)
+{
+    char *text = NULL;
+    heft_status_t status = heft_manifest_encode(source, &text, err);
+    if (status == HEFT_OK) {
+        heft__object_digest(text, strlen(text), key_out);
+        heft_string_free(text);
+    }
+    return status;
+}
+
+heft_status_t heft__subscriber_plan_contract(heft_subscriber_t *sub, heft_error_t *err)
+{
+    const heft_manifest_t *source = heft_contract_get_manifest(sub->destination.contract);
+    heft__problems_t problems = { 0 };
+    heft__work_t work = { .plan = NULL };
+    heft_status_t status = check_destination(sub, err);
+    if (status == HEFT_OK) {
+        status = make_key(source, work.key, err);
+    }
+    if (status == HEFT_OK) {
+        status = make_work(sub, source, &problems, &work, err);
+    }
+    if (status == HEFT_OK && work.inputs.n > 0) {
+        status = heft__subscriber_keep_cold(sub, work.inputs.is_loaded, err);
+    }
+    heft__problems_fini(&problems);
+    if (status != HEFT_OK) {
+        heft__work_fini(&work);
+        return status;
+    }
+    sub->work = work;
+    return HEFT_OK;
+}
