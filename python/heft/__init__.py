@@ -5,6 +5,8 @@ A thin package over the C library; docs/guide/python.md is its guide. Nothing he
 framework: what needs torch is in modules of its own, imported when they are asked for.
 """
 
+import importlib
+
 from heft.dtypes import DType
 from heft.errors import HeftError
 from heft.exceptions import Exception_, ExceptionKind, name_matches
@@ -45,3 +47,10 @@ __all__ = [
     "name_matches",
     "view_as",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Parts that need a framework are imported when they are asked for."""
+    if name == "trace":
+        return importlib.import_module("heft.trace")
+    raise AttributeError(f"module 'heft' has no attribute {name!r}")

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heft.trace: a tape from an engine's own loader."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from heft.dtypes import DType
+from heft.exceptions import Exception_
+from heft.manifest import Manifest
+from heft.plan import Plan
+from heft.tape import Tape
+from heft.trace.casts import TAPE_DTYPES
+from heft.trace.emit import Emitter, live_writes, tape_dtype, tape_shape
+from heft.trace.errors import TraceError
+from heft.trace.flow import Flow, OpaqueUse
+from heft.trace.model import Owner
+from heft.trace.passes import compare
+from heft.trace.run import Load, Recording, Specs, record
+
+_TORCH_DTYPES = {name: dtype for dtype, name in TAPE_DTYPES.items()}
+
+
+class Derived(NamedTuple):
+    """A tensor that the loader computes from parameters: never sent, made again by the receiver."""
+
+    name: str
+    params: tuple[str, ...]  # what it is made of
+    is_new: bool  # the loader made a new tensor of it, so its address changes
+
+
+class Trace:
+    """What an engine's loader does on one rank."""
+
+    def __init__(
+        self,
+        rank: int,
+        source: Manifest,
+        params: Manifest,
+        tape: Tape,
+        recording: Recording,
+        flow: Flow,
+        exceptions: Sequence[Exception_],
+        seconds: float,
+    ) -> None:
+        self.rank = rank
+        self.source = source  # every name of the sender
+        self.params = params  # what is delivered into, in the loader's layout
+        self.tape = tape
+        self.exceptions = list(exceptions)
+        self.aliases: dict[str, str] = dict(
+            recording.aliases
+        )  # name -> the parameter it shares memory with
+        self.derived: list[Derived] = flow.derived
+        self.opaque: dict[str, list[OpaqueUse]] = (
+            flow.opaque
+        )  # by parameter: why the loader is needed for it
+        self.constants: list[str] = flow.constants  # parameters that depend on no source
+        self.unread: list[str] = list(recording.unread)  # names the loader never pulled
+        self.unused: list[str] = flow.unused(
+            source.names, recording.unread
+        )  # pulled, and nothing came of them
+        self.kept: list[str] = flow.kept  # tensors the loader left on modules; they were removed
+        self.changed: dict[str, list[str]] = dict(
+            recording.changed
+        )  # attributes it set; they were put back
+        self.reads: list[str] = [f"{r.note}: {r.func}" for r in recording.tracer.reads]
+        self.attrs: dict[str, str] = params.attrs
+        self.seconds = seconds
+        self._plan: Plan | None = None
+
+    def plan(self, exceptions: Iterable[Exception_] = (), *, partial: bool = False) -> Plan:
+        """Fold and prove this rank alone; ProofError with its report where it is refused."""
+        return Plan.create(
+            [self.tape],
+            first_rank=self.rank,
+            exceptions=[*self.exceptions, *exceptions],
+            partial=partial,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<Trace of rank {self.rank}: {len(self.source)} sources, {len(self.params)} parameters, "
+            f"{self.tape.n_writes} writes, {len(self.opaque)} opaque, {self.seconds:.2f} s>"
+        )
+
+
+def trace(
+    model: torch.nn.Module,
+    specs: Any,
+    *,
+    load: Load | None = None,
+    rank: int = 0,
+    exceptions: Iterable[Exception_] = (),
+    attrs: Mapping[str, str] | None = None,
+    device: torch.device | str = "cpu",
+) -> Trace:
+    """Run the model's own loader over tensors without storage, and record what it writes where.
+
+    specs: what the sender sends: a manifest, a mapping of names to tensors (meta ones do), or (name,
+    dtype, shape) triples. load: called with an iterator of (name, tensor); model.load_weights if not
+    given. attrs: facts about the destination that decided what the loader does (ranks, platform,
+    backend); they enter the manifest of the parameters, and so its digest. device: where the engine
+    will load; nothing is allocated there. The model is as before afterwards, whatever happens.
+
+    TraceError: the loader failed, or did what no tape can hold; it names tensor, operator, file, line.
+    """
+    started = time.perf_counter()
+    wanted = specs_of(specs)
+    if load is None:
+        load = getattr(model, "load_weights", None)
+        if load is None:
+            raise TraceError(f"{type(model).__name__} has no load_weights; pass load=")
+    recording = record(model, wanted, load, torch.device(device), 1.0)
+    if recording.tracer.reads:  # without a value read, a second pass could not differ
+        compare(recording, record(model, wanted, load, torch.device(device), 2.0))
+    return make_trace(recording, wanted, rank, list(exceptions), dict(attrs or {}), started)
+
+
+def make_trace(
+    recording: Recording,
+    specs: Specs,
+    rank: int,
+    exceptions: list[Exception_],
+    attrs: Mapping[str, str],
+    started: float,
+) -> Trace:
+    flow = Flow(recording)
+    owners = [owner for owner in recording.owners if flow.is_destination(owner)]
+    emitter = Emitter(Tape(), specs, owners)
+    for call, write in live_writes(recording.tracer.calls, {owner.buffer for owner in owners}):
+        emitter.write(call, write)
+    source = Manifest.create(
+        "source", [(n, tape_dtype(d), tape_shape(d, s)) for n, (d, s) in specs.items()]
+    )
+    params = Manifest.create("destination", [_tensor_of(owner) for owner in owners], attrs=attrs)
+    seconds = time.perf_counter() - started
+    return Trace(rank, source, params, emitter.tape, recording, flow, exceptions, seconds)
+
+
+def _tensor_of(owner: Owner) -> tuple[str, DType, tuple[int, ...]]:
+    dtype = owner.meta.dtype
+    return owner.name, tape_dtype(dtype), tape_shape(dtype, owner.meta.shape)
+
+
+def specs_of(specs: Any) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """Name -> (dtype, shape) as PyTorch counts them, from all that trace() takes."""
+    if isinstance(specs, Mapping):
+        triples: Iterable[Any] = ((name, t.dtype, tuple(t.shape)) for name, t in specs.items())
+    elif isinstance(specs, Manifest):
+        triples = ((info.name, info.dtype, info.shape) for info in specs)
+    else:
+        triples = specs
+    out: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+    for name, dtype, shape in triples:
+        if name in out:
+            raise TraceError(f'source "{name}" is listed twice')
+        out[name] = _torch_spec(name, dtype, tuple(shape))
+    if not out:
+        raise TraceError("there is no source tensor to trace a loader with")
+    return out
+
+
+def _torch_spec(
+    name: str, dtype: Any, shape: tuple[int, ...]
+) -> tuple[torch.dtype, tuple[int, ...]]:
+    if isinstance(dtype, torch.dtype):
+        return dtype, shape
+    known = DType.from_name(dtype) if isinstance(dtype, str) else DType(dtype)
+    if known.name not in _TORCH_DTYPES:
+        raise TraceError(f'source "{name}": PyTorch has no dtype {known.name}')
+    if known == DType.F4:
+        shape = (*shape[:-1], shape[-1] // 2)
+    return _TORCH_DTYPES[known.name], shape
+
+
+__all__ = ["Derived", "Trace", "trace"]

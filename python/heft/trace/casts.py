@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which casts of PyTorch heft does bit for bit, and what dtypes are called on a tape."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+INTEGERS = {
+    torch.uint8,
+    torch.int8,
+    torch.uint16,
+    torch.int16,
+    torch.uint32,
+    torch.int32,
+    torch.uint64,
+    torch.int64,
+}
+FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+FLOAT8 = {torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu}
+
+TAPE_DTYPES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.uint16: "U16",
+    torch.int16: "I16",
+    torch.uint32: "U32",
+    torch.int32: "I32",
+    torch.uint64: "U64",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e8m0fnu: "F8_E8M0",
+    torch.float4_e2m1fn_x2: "F4",
+}
+
+
+@functools.cache
+def e4m3_saturates() -> bool:
+    """Whether this PyTorch's cast to f8_e4m3 on a CPU saturates, as heft's does; older ones gave NaN."""
+    big = torch.tensor([500.0, -1000.0, float("inf")]).to(torch.float8_e4m3fn).float()
+    return big.tolist() == [448.0, -448.0, 448.0]
+
+
+def is_cast_exact(src: torch.dtype, dst: torch.dtype, device: torch.device) -> bool:
+    """Whether heft's cast gives PyTorch's bits for every value, on the device the engine runs on."""
+    if src == dst:
+        return True
+    if src in INTEGERS and dst in INTEGERS:
+        return True
+    if src in FLOATS | {torch.float8_e4m3fn, torch.float8_e5m2} and dst in FLOATS:
+        return True
+    if src in FLOATS and dst == torch.float8_e4m3fn:
+        return device.type == "cpu" and e4m3_saturates()
+    return src == torch.float8_e8m0fnu and dst == torch.float32
