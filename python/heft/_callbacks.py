@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from heft._handles import error_of, new_error
+from heft._handles import error_of, new_error, text_of
 from heft._native import ffi, lib
 
 
@@ -27,7 +27,7 @@ class Callbacks:
         return name in self.functions
 
     def stop_when(self, name: str, *args: Any) -> int:
-        """Call one; 1 when it raised or returned False, 0 otherwise. After an exception none is called."""
+        """Call one; 1 when it raised or returned False. After an exception none is called."""
         if self.raised is not None:
             return 1
         try:
@@ -36,8 +36,18 @@ class Callbacks:
             self.raised = raised
             return 1
 
+    def note(self, name: str, *args: Any) -> None:
+        """Call one that cannot stop anything; what it raises is raised at the end."""
+        try:
+            self.functions[name](*args)
+        except BaseException as raised:
+            self.raised = self.raised or raised
+
     def call(self, function: Callable[..., int], *args: Any) -> None:
-        """As _handles.call, for a function that these callbacks were given to."""
+        """As _handles.call, for a function that these callbacks were given to.
+
+        What a callback raised comes before what the library then says.
+        """
         err = new_error()
         status = function(*args, err)
         self.raise_what_was_raised()
@@ -58,3 +68,18 @@ def _from(arg: Any) -> Callbacks:
 @ffi.def_extern(error=1)
 def heft_py_progress(arg: Any, done_bytes: int, total_bytes: int) -> int:
     return _from(arg).stop_when("progress", done_bytes, total_bytes)
+
+
+@ffi.def_extern()
+def heft_py_release(arg: Any, i: int) -> None:
+    _from(arg).note("release", i)
+
+
+@ffi.def_extern()
+def heft_py_group_begin(arg: Any, group: int, n_groups: int, param: Any) -> None:
+    _from(arg).note("group_begin", group, n_groups, text_of(param))
+
+
+@ffi.def_extern(error=1)
+def heft_py_diff(arg: Any, a: Any, b: Any, diff: Any) -> int:
+    return _from(arg).stop_when("diff", a, b, diff)

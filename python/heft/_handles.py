@@ -137,7 +137,10 @@ class Handle:
         return self._owned is None
 
     def close(self) -> None:
-        """Give the object back. It is freed once nothing that borrows it is left. A second call does nothing."""
+        """Give the object back. It is freed once nothing that borrows it is left.
+
+        A second call does nothing.
+        """
         owned, self._owned = self._owned, None
         if owned is not None:
             owned.drop()

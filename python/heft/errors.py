@@ -29,12 +29,14 @@ class HeftError(Exception):
         peer_rank: int = -1,
         report: Any = None,
         issues: Any = (),
+        mismatch: Any = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.sys_errno = sys_errno
         self.peer_rank = peer_rank
         self.report = report  # heft.Report, of a plan that was refused
+        self.mismatch = mismatch  # heft.Mismatch, of a verification
         self.issues = tuple(issues)  # heft.Issue: all that is wrong with a text, not only the first
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exceptions that a proof accepts, each with its reason (heft_exception_t in include/heft/recipe.h)."""
+"""What a proof accepts, each with its reason (heft_exception_t in include/heft/recipe.h)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def exception_of(out: Any) -> Exception_:
 def new_exceptions(exceptions: Iterable[Exception_]) -> tuple[Any, int, list[Any]]:
     """(heft_exception_t array, its length, what must be kept while it is used)."""
     listed = [Exception_(*exception) for exception in exceptions]
-    array, kept = ffi.new("heft_exception_t[]", max(len(listed), 1)), []
+    array = ffi.new("heft_exception_t[]", max(len(listed), 1))
+    kept: list[Any] = [array]
     for out, one in zip(array, listed, strict=False):
         if not one.reason:
             raise argument_error(f'exception "{one.pattern}": it has no reason')
@@ -53,8 +54,3 @@ def new_exceptions(exceptions: Iterable[Exception_]) -> tuple[Any, int, list[Any
         out.pattern, out.reason, out.where = texts
         kept += texts
     return array, len(listed), kept
-
-
-def name_matches(pattern: str, name: str) -> bool:
-    """Whether a dot-separated name matches a whole-token pattern; `*` is any number of tokens, also none."""
-    return bool(lib.heft_name_matches(encode(pattern), encode(name)))

@@ -28,7 +28,7 @@ class Exec(Handle):
     """A prepared run of a plan, to be used again and again. Confined to one thread at a time.
 
     Targets are parameters by name (of rank 0 of the plan), or a list of Target. Their memory is
-    written by run(); it is kept alive by this object. A parameter that nothing writes may be left out.
+    written by run(); it is kept alive by this object. What nothing writes may be left out.
     """
 
     __slots__ = ("_callbacks", "_digests", "_plan_sources")
@@ -69,7 +69,7 @@ class Exec(Handle):
         self._own(out[0], lib.heft_exec_destroy, *kept, self._callbacks, self._digests)
 
     def run(self, sources: Mapping[str, Any]) -> None:
-        """params <- sources, by name; may differ from call to call. Blocks without the interpreter lock."""
+        """params <- sources, by name; may differ from call to call. Blocks, without the GIL."""
         pointers, memories = bind(self._plan_sources, sources, "source", writable=False)
         self._callbacks.call(lib.heft_exec_run, self.pointer, pointers)
         del memories
@@ -98,7 +98,7 @@ def execute(
 def bind(
     expected: Iterable[TensorInfo], given: Mapping[str, Any], what: str, *, writable: bool
 ) -> tuple[Any, list[Memory]]:
-    """(array of pointers in the order expected, memory to keep). A missing tensor is NULL; an unknown one an error."""
+    """(array of pointers as expected, memory to keep). Missing: NULL; an unknown name: an error."""
     infos = list(expected)
     unknown = set(given) - {info.name for info in infos}
     if unknown:
@@ -117,7 +117,7 @@ def bind(
 
 
 def digest(tensor: Any) -> int:
-    """The digest of one contiguous tensor: CRC-64 over its bytes, position-dependent (docs/formats/digest.md)."""
+    """The digest of a contiguous tensor: CRC-64 over its bytes (docs/formats/digest.md)."""
     one = memory.describe(tensor)
     if not one.is_contiguous:
         raise argument_error(

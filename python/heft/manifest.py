@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from heft._handles import Handle, call, encode, error_of, new_error, take_text, text_of
 from heft._native import ffi, lib
 from heft.dtypes import DType, new_shape, shape_of
+from heft.names import LayerForm, NameForm, NameOptions, new_name_options
+
+if TYPE_CHECKING:
+    from heft.recipe import Recipe
 
 
 class TensorInfo(NamedTuple):
@@ -34,7 +38,7 @@ def lines_of(out: Any) -> tuple[str, ...]:
 
 
 class Manifest(Handle):
-    """Tensors in bytewise name order, and attributes. Immutable: share it freely between threads."""
+    """Tensors in bytewise name order, and attributes. Immutable: share it freely."""
 
     __slots__ = ()
 
@@ -47,11 +51,13 @@ class Manifest(Handle):
         attrs: Mapping[str, str] | None = None,
         tensor_attrs: Mapping[str, Mapping[str, str]] | None = None,
         excluded: Mapping[str, str] | None = None,
+        recipe: Recipe | None = None,
     ) -> Manifest:
         """A manifest of these (name, dtype, shape), finished.
 
         side: "source" or "destination". attrs: of the whole side. tensor_attrs: by tensor, how the
-        engine has laid it out (docs/formats/manifest.md). excluded: leaves that are not bound, and why.
+        engine has laid it out (docs/formats/manifest.md). excluded: leaves not bound, and why.
+        recipe: one whose declaration of names (`names`) becomes attributes of this side.
         """
         out = ffi.new("heft_manifest_t **")
         call(lib.heft_manifest_create, encode(side), out)
@@ -77,12 +83,14 @@ class Manifest(Handle):
                 )
         for name, reason in (excluded or {}).items():
             call(lib.heft_manifest_exclude, self.pointer, encode(name), encode(reason))
+        if recipe is not None:
+            call(lib.heft_recipe_declare_names, recipe.pointer, self.pointer)
         call(lib.heft_manifest_finish, self.pointer)
         return self
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Manifest:
-        """Read the JSON form, strictly: an unknown key is an error. `issues` of the exception lists all."""
+        """Read the JSON form, strictly. `issues` of the exception lists all that is wrong."""
         data = text.encode() if isinstance(text, str) else text
         out, report, err = ffi.new("heft_manifest_t **"), ffi.new("char **"), new_error()
         status = lib.heft_manifest_decode_report(data, len(data), out, report, err)
@@ -147,7 +155,8 @@ class Manifest(Handle):
     def __repr__(self) -> str:
         if self.is_closed:
             return "<Manifest, closed>"
-        return f"<Manifest of a {self.side}: {len(self)} tensors, {self.n_bytes} bytes, {self.digest[:12]}>"
+        size = f"{len(self)} tensors, {self.n_bytes} bytes"
+        return f"<Manifest of a {self.side}: {size}, {self.digest[:12]}>"
 
     def query(self, i: int) -> TensorInfo:
         """Tensor i in bytewise name order."""
@@ -198,3 +207,28 @@ class Manifest(Handle):
             name = text_of(lib.heft_manifest_get_excluded(self.pointer, i, reason))
             pairs[name] = text_of(reason[0])
         return pairs
+
+    def canonicalize(self, options: NameOptions) -> Manifest:
+        """The manifest with canonical names of this one, whose names are native."""
+        opts, kept = new_name_options(options)
+        out = ffi.new("heft_manifest_t **")
+        call(lib.heft_manifest_canonicalize, self.pointer, opts, out)
+        del kept
+        return self._adopt(out[0])
+
+    def native_name(self, canonical: str) -> str:
+        """The name that the side itself gives to a tensor."""
+        out = ffi.new("char **")
+        call(lib.heft_manifest_get_native, self.pointer, encode(canonical), out)
+        return take_text(out)
+
+    @property
+    def name_form(self) -> NameForm | None:
+        """What the side declares of its names, if anything."""
+        form = lib.heft_manifest_get_name_form(self.pointer)
+        return NameForm(form) if form else None
+
+    @property
+    def layer_form(self) -> LayerForm | None:
+        form = lib.heft_manifest_get_layer_form(self.pointer)
+        return LayerForm(form) if form else None

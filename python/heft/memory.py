@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a tensor lies: address, dtype, shape and strides of numpy, torch and jax arrays, and of buffers.
+"""Where a tensor lies: address, dtype, shape and strides of arrays and buffers.
 
 Nothing is copied and no framework is imported. Four ways are tried: what a torch tensor says of
-itself (its bf16 and 8-bit floats have no buffer), the array interface of numpy (ml_dtypes included),
-DLPack, and the buffer protocol.
+itself (its bf16 and 8-bit floats have no buffer), the array interface of numpy (ml_dtypes
+included), DLPack, and the buffer protocol.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from heft import errors
-from heft._handles import argument_error
+from heft._handles import argument_error, call
 from heft._native import ffi, lib
-from heft.dtypes import DType
+from heft.dtypes import DType, new_shape, shape_of
 
 # By the name that a framework gives to its dtype, without the framework.
 _BY_NAME = {
@@ -71,7 +71,7 @@ class Memory(NamedTuple):
 
     address: int
     dtype: DType
-    shape: tuple[int, ...]  # as the framework sees it
+    shape: tuple[int, ...]  # storage units: of packed dtypes, bytes
     strides: tuple[int, ...]  # elements
     is_read_only: bool
     owner: Any
@@ -118,7 +118,7 @@ def describe(tensor: Any, name: str = "") -> Memory:
 
 
 def view_as(tensor: Any, dtype: DType, shape: Sequence[int] | None = None) -> Memory:
-    """The same contiguous bytes under another dtype (and shape), such as bf16 kept as 16-bit integers."""
+    """The same contiguous bytes under another dtype (and shape): bf16 kept as 16-bit integers."""
     memory = describe(tensor)
     if not memory.is_contiguous:
         raise argument_error(
@@ -144,29 +144,35 @@ def view_as(tensor: Any, dtype: DType, shape: Sequence[int] | None = None) -> Me
 def contiguous(
     tensor: Any, name: str, dtype: DType, shape: Sequence[int], *, writable: bool
 ) -> Memory:
-    """Memory that must be this tensor, row-major; one line names the tensor and what is wrong with it.
+    """Memory that must be this tensor, row-major; one line says which is not and why.
 
-    A packed dtype comes as bytes (U8), the last extent counted in bytes.
+    The shape is in storage units. A packed dtype comes as bytes (U8).
     """
     memory = describe(tensor, name)
     where = f'tensor "{name}"'
-    expected = tuple(shape)
-    same_bytes = dtype.is_packed and memory.dtype is DType.U8
-    if memory.dtype is not dtype and not same_bytes:
+    if memory.dtype is not dtype and not (dtype.is_packed and memory.dtype is DType.U8):
         raise shape_error(f"{where}: memory holds {memory.dtype.name}, {dtype.name} is expected")
-    if same_bytes and expected:
-        expected = (*expected[:-1], expected[-1] * dtype.bits // 8)
-    if memory.shape != expected and memory.shape != tuple(shape):
+    if memory.shape != tuple(shape):
         raise shape_error(
-            f"{where}: memory has shape {list(memory.shape)}, {list(expected)} is expected"
+            f"{where}: memory has shape {list(memory.shape)}, {list(shape)} is expected"
         )
     if not memory.is_contiguous:
         raise argument_error(
-            f"{where}: memory is not contiguous: shape {list(memory.shape)}, strides {list(memory.strides)}"
+            f"{where}: memory is not contiguous: shape {list(memory.shape)}, "
+            f"strides {list(memory.strides)}"
         )
     if writable and memory.is_read_only:
         raise argument_error(f"{where}: memory is read-only")
     return memory
+
+
+def storage_shape(dtype: DType, shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape in storage units: a packed dtype counts bytes in the last extent."""
+    if not dtype.is_packed:
+        return tuple(shape)
+    out = ffi.new("heft_shape_t *")
+    call(lib.heft_shape_to_storage, new_shape(shape, ""), dtype, out)
+    return shape_of(out)
 
 
 def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -226,7 +232,8 @@ def _of_dlpack(tensor: Any, name: str) -> Memory:
     device, number = tensor.__dlpack_device__()
     if device != _DLPACK_CPU:
         raise argument_error(
-            f'tensor "{name}": memory is on DLPack device {int(device)}:{number}, this version reads '
+            f'tensor "{name}": memory is on DLPack device {int(device)}:{number}, '
+            "this version reads "
             "cpu memory alone"
         )
     try:
@@ -251,7 +258,8 @@ def _of_dlpack(tensor: Any, name: str) -> Memory:
     )
     if dtype is None:
         raise shape_error(
-            f'tensor "{name}": DLPack code {it.dtype.code} of {it.dtype.bits} bits, {it.dtype.lanes} '
+            f'tensor "{name}": DLPack code {it.dtype.code} of {it.dtype.bits} bits, '
+            f"{it.dtype.lanes} "
             "lanes is no dtype of heft"
         )
     shape = tuple(it.shape[0 : it.ndim]) if it.ndim else ()

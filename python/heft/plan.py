@@ -12,7 +12,7 @@ from heft._native import ffi, lib
 from heft.dtypes import DType, shape_of
 from heft.exceptions import Exception_, new_exceptions
 from heft.manifest import TensorInfo, tensor_info
-from heft.tape import Op, OpCode, Tape, View
+from heft.tape import Op, OpCode, Tape, View, view_of
 
 GROUP_NONE: int = lib.HEFT_GROUP_NONE
 
@@ -143,9 +143,10 @@ def _finding_of(f: Any) -> Finding:
 
 
 class Plan(Handle):
-    """Pieces, groups and the proof. Immutable: share it freely. Ranks are indices within the plan, from 0."""
+    """Pieces, groups and the proof. Immutable: share it freely. Ranks are counted from 0."""
 
     __slots__ = ("_info", "report")
+    _info: Any
     report: Report
 
     @classmethod
@@ -244,7 +245,7 @@ class Plan(Handle):
         return tensors
 
     def pieces(self, rank: int = 0, param: int | None = None) -> list[Piece]:
-        """The pieces of a rank, or of one parameter of it, by parameter, then destination offset."""
+        """The pieces of a rank, or of one parameter of it, in the order of destination."""
         n = ffi.new("uint64_t *")
         if param is None:
             first = lib.heft_plan_get_pieces(self.pointer, rank, n)
@@ -253,7 +254,7 @@ class Plan(Handle):
         return [self._piece(first[i]) for i in range(n[0])]
 
     def checks(self, rank: int = 0, param: int | None = None) -> list[Piece]:
-        """Pieces that write nothing: earlier values that must agree with what is there (exception `equal`)."""
+        """Pieces that write nothing: earlier values that must agree with the last (`equal`)."""
         n = ffi.new("uint64_t *")
         if param is None:
             first = lib.heft_plan_get_checks(self.pointer, rank, n)
@@ -324,7 +325,7 @@ class Plan(Handle):
             for i in _each(o.inputs, o.n_inputs)
         )
         outputs = tuple(
-            OpaqueOutput(DType(i.dtype), _view_of(i.view), i.buffer_elems)
+            OpaqueOutput(DType(i.dtype), view_of(i.view), i.buffer_elems)
             for i in _each(o.outputs, o.n_outputs)
         )
         return Opaque(
@@ -339,7 +340,3 @@ class Plan(Handle):
 
 def _each(array: Any, n: int) -> Iterator[Any]:
     return (array[i] for i in range(n))
-
-
-def _view_of(v: Any) -> View:
-    return View(v.buffer, v.offset, tuple(v.extent[0 : v.rank]), tuple(v.stride[0 : v.rank]))

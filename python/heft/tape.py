@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tape: what a loader or a recipe does to one destination rank, recorded (include/heft/tape.h)."""
+"""The tape: what a loader or a recipe does to one rank, recorded (include/heft/tape.h)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ import enum
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from heft._handles import Handle, argument_error, call, encode, error_of, new_error, text_of
+from heft._handles import (
+    Handle,
+    argument_error,
+    call,
+    encode,
+    error_of,
+    new_error,
+    take_text,
+    text_of,
+)
 from heft._native import ffi, lib
 from heft.dtypes import MAX_DIMS, DType, new_shape, shape_of
 
@@ -49,7 +58,7 @@ class View(NamedTuple):
 
 
 class Op(NamedTuple):
-    """One operation: LOAD source view `arg`; CONST with its bit pattern `imm_bits`; arithmetic with `imm`."""
+    """One operation: LOAD source view `arg`; CONST of `imm_bits`; arithmetic with `imm`."""
 
     code: OpCode
     dtype: DType | None  # of the result or the arithmetic; None: of the source view (LOAD)
@@ -63,6 +72,11 @@ class BufferInfo(NamedTuple):
     kind: BufferKind
     dtype: DType
     shape: tuple[int, ...]  # storage shape: a packed dtype counts bytes in the last extent
+
+
+def view_of(v: Any) -> View:
+    """A heft_view_t."""
+    return View(v.buffer, v.offset, tuple(v.extent[0 : v.rank]), tuple(v.stride[0 : v.rank]))
 
 
 class _Views:
@@ -79,7 +93,7 @@ class _Views:
         n = len(extent)
         if n > MAX_DIMS or len(stride) != n:
             raise argument_error(
-                f"a view of {n} extents and {len(stride)} strides; at most {MAX_DIMS} of each, as many"
+                f"a view of {n} extents and {len(stride)} strides; as many, at most {MAX_DIMS}"
             )
         struct.rank = n
         extents[0:n] = extent
@@ -95,7 +109,7 @@ class _Views:
 
 
 class Tape(Handle):
-    """Buffers and an ordered list of writes. Later writes win. Confined to one thread while it is made.
+    """Buffers and an ordered list of writes; later ones win. Confined to a thread while made.
 
     A write that is refused leaves the tape as it was.
     """
@@ -105,18 +119,48 @@ class Tape(Handle):
     def __init__(self) -> None:
         out = ffi.new("heft_tape_t **")
         call(lib.heft_tape_create, out)
-        self._own(out[0], lib.heft_tape_destroy)
+        self._take(out[0])
+
+    def _take(self, pointer: Any) -> None:
+        self._own(pointer, lib.heft_tape_destroy)
         self._dsts = _Views(1)
         self._srcs = _Views(lib.HEFT_MAX_SOURCES)
         self._ops = ffi.new("heft_op_t[]", lib.HEFT_MAX_OPS)
         self._err = new_error()
+
+    @classmethod
+    def _adopt(cls, pointer: Any) -> Tape:
+        self = cls.__new__(cls)
+        self._take(pointer)
+        return self
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Tape:
+        """Read the JSON form (docs/formats/tape.md), strictly."""
+        data = text.encode() if isinstance(text, str) else text
+        out = ffi.new("heft_tape_t **")
+        call(lib.heft_tape_decode, data, len(data), out)
+        return cls._adopt(out[0])
+
+    def to_json(self) -> str:
+        """The JSON form; equal tapes give equal text."""
+        out = ffi.new("char **")
+        call(lib.heft_tape_encode, self.pointer, out)
+        return take_text(out)
+
+    @property
+    def digest(self) -> str:
+        """64 hex digits over what the tape does; notes and temporaries have no part in it."""
+        out = ffi.new("char[]", lib.HEFT_TAPE_DIGEST_BYTES)
+        call(lib.heft_tape_query_digest, self.pointer, out)
+        return text_of(out)
 
     def _check(self, status: int) -> None:
         if status:
             raise error_of(status, self._err)
 
     def add_buffer(self, kind: BufferKind, name: str, dtype: DType, shape: Sequence[int]) -> int:
-        """Add a buffer of this logical shape and return its id. Names of sources and of parameters are unique."""
+        """Add a buffer of this logical shape; its id. Sources and parameters have unique names."""
         out = ffi.new("uint32_t *")
         status = lib.heft_tape_add_buffer(
             self.pointer, kind, encode(name), dtype, new_shape(shape, name), out, self._err
@@ -125,7 +169,7 @@ class Tape(Handle):
         return int(out[0])
 
     def copy(self, dst: View, src: View, note: str = "") -> None:
-        """dst <- src, of the same extents; a cast where dtypes differ. note: where the write comes from."""
+        """dst <- src, of equal extents; a cast where dtypes differ. note: where it comes from."""
         self._dsts.put(0, dst)
         self._srcs.put(0, src)
         status = lib.heft_tape_copy(

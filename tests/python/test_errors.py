@@ -6,10 +6,10 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from heft._native import ffi, lib
 
 import heft
 from heft import errors
+from heft._native import ffi, lib
 
 STATUSES = {
     value: name for value, name in ffi.typeof("heft_status_t").elements.items() if value < 0

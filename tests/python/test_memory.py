@@ -112,9 +112,12 @@ def test_bytes_can_be_seen_as_another_dtype() -> None:
 
 def test_packed_dtypes_come_as_bytes() -> None:
     packed = np.zeros((2, 4), np.uint8)
-    assert memory.contiguous(packed, "w", DType.F4, (2, 8), writable=True).n_bytes == 8
+    shape = memory.storage_shape(DType.F4, (2, 8))
+    assert memory.contiguous(packed, "w", DType.F4, shape, writable=True).n_bytes == 8
     with pytest.raises(errors.ShapeError, match=r"shape \[2, 4\], \[2, 8\]"):
-        memory.contiguous(packed, "w", DType.F4, (2, 16), writable=True)
+        memory.contiguous(packed, "w", DType.F4, (2, 8), writable=True)
+    with pytest.raises(errors.ShapeError):
+        memory.storage_shape(DType.F4, (2, 7))
 
 
 @pytest.mark.parametrize(

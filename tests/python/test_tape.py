@@ -43,6 +43,18 @@ def test_a_refused_write_leaves_the_tape_as_it_was() -> None:
     assert (tape.n_buffers, tape.n_writes) == (2, 1)
 
 
+def test_a_tape_goes_through_json() -> None:
+    tape = transposing_tape()
+    copy = Tape.from_json(tape.to_json())
+    assert copy.to_json() == tape.to_json()
+    assert copy.digest == tape.digest
+    assert len(tape.digest) == 64
+    tape.fill(View(1, 0, (1,), (1,)), 0)
+    assert copy.digest != tape.digest
+    with pytest.raises(errors.FormatError):
+        Tape.from_json("{}")
+
+
 def test_a_plan_runs_a_copy() -> None:
     plan = Plan.create([transposing_tape()])
     w, p = np.arange(24, dtype=np.float32).reshape(4, 6), np.zeros((6, 4), np.float32)

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes, bindings, contracts and drift."""
+
+from __future__ import annotations
+
+import gc
+import json
+
+import numpy as np
+import pytest
+from models import RECIPE, expected, manifest_of, tensors, zeros_like
+
+import heft
+from heft import Bindings, Contract, DriftKind, Recipe, errors
+
+
+def test_a_recipe_makes_what_numpy_makes() -> None:
+    source = tensors()
+    recipe, bindings = Recipe.parse(RECIPE, "toy"), Bindings({"tp": 2})
+    assert (recipe.name, recipe.text, recipe.n_ranks(bindings)) == ("toy", RECIPE, 2)
+    plan = recipe.plan(bindings, manifest_of(source))
+    assert plan.n_ranks == 2
+    for rank in range(2):
+        wanted = expected(source, 2, rank)
+        params = zeros_like(wanted)
+        read = {info.name for info in plan.sources}
+        given = {name: array for name, array in source.items() if name in read}
+        heft.execute(plan, given, params, rank=rank)
+        for name, array in wanted.items():
+            np.testing.assert_array_equal(params[name], array, err_msg=name)
+
+
+def test_everything_that_is_wrong_with_a_recipe_is_listed() -> None:
+    text = 'let a =\n"x" [a] -> "y" [b\nignore "z"\n'
+    with pytest.raises(errors.SyntaxError) as caught:
+        Recipe.parse(text, "bad")
+    lines = [issue.line for issue in caught.value.issues if issue.status]
+    assert lines == sorted(lines)
+    assert len(lines) >= 2
+    assert all(issue.text.startswith("bad:") for issue in caught.value.issues)
+
+
+def test_everything_that_does_not_fit_is_listed() -> None:
+    source = tensors()
+    del source["embed"]
+    source["layers.0.up"] = np.zeros((8, 7), np.float32)
+    with pytest.raises(errors.CallerError) as caught:
+        Recipe.parse(RECIPE).compile(Bindings(), manifest_of(source))
+    texts = "\n".join(issue.text for issue in caught.value.issues)
+    assert '"embed"' in texts
+    assert '"layers.0.gate_up"' in texts
+
+
+def test_a_destination_decides_what_a_rank_has() -> None:
+    source = tensors()
+    recipe, bindings = Recipe.parse(RECIPE), Bindings()
+    made = recipe.synthesize(bindings, manifest_of(source))
+    assert made.side == "destination"
+    assert {info.name: info.shape for info in made} == {
+        name: array.shape for name, array in expected(source).items()
+    }
+    recipe.plan(bindings, manifest_of(source), [made])
+    fewer = {name: array for name, array in expected(source).items() if name != "embed"}
+    with pytest.raises(errors.CallerError, match="embed"):
+        recipe.plan(bindings, manifest_of(source), [manifest_of(fewer, "destination")])
+    with pytest.raises(errors.ArgumentError, match="1 manifests of destinations for 2 ranks"):
+        recipe.plan(Bindings({"tp": 2}), manifest_of(source), [made])
+
+
+def test_exceptions_of_a_recipe_hold_with_their_reasons() -> None:
+    recipe = Recipe.parse(RECIPE, "toy")
+    (stated,) = recipe.exceptions
+    assert (stated.kind, stated.pattern) == (heft.ExceptionKind.UNUSED, "rope.inv_freq")
+    assert stated.where == "toy:7:8"
+    assert recipe.resolve_exceptions(Bindings(), manifest_of(tensors())) == [stated]
+
+
+def test_bindings_take_values_of_every_kind_and_travel() -> None:
+    bindings = Bindings(
+        {"tp": 2, "on": True, "word": "bf16", "table": [3, 1, 2]},
+        config={"hidden": 8, "rope": {"theta": 5}},
+        env={"TP": "2"},
+    )
+    said = json.loads(bindings.to_json())
+    assert said["config"] == {"hidden": 8, "rope": {"theta": 5}} or said["config"] == {
+        "hidden": 8,
+        "rope.theta": 5,
+    }
+    assert Bindings.from_json(bindings.to_json()).to_json() == bindings.to_json()
+    with pytest.raises(errors.FormatError):
+        Bindings.from_json("{")
+
+
+def test_bindings_come_from_files_and_the_environment(tmp_path, monkeypatch) -> None:
+    (tmp_path / "config.json").write_text('{"hidden": 8}')
+    (tmp_path / "table.json").write_text("[1, 0]")
+    monkeypatch.setenv("TOY_TP", "4")
+    recipe = Recipe.parse('let tp = env.TOY_TP\nranks tp as r\n"a" [x] -> "b" [x]\n')
+    bindings = Bindings()
+    bindings.load_config(tmp_path / "config.json")
+    bindings.load("table", tmp_path / "table.json")
+    bindings.load_env(recipe)
+    said = bindings.to_json()
+    assert '"hidden"' in said
+    assert "TOY_TP" in said
+    assert "PATH" not in said
+    with pytest.raises(errors.HeftError, match=r"nowhere\.json"):
+        bindings.load_config(tmp_path / "nowhere.json")
+
+
+def test_a_shipped_recipe_is_found_by_name() -> None:
+    assert "model.embed_tokens.weight" in Recipe.load("hf-to-engine-dense").text
+    with pytest.raises(errors.NotFoundError, match="hf-to-engine-dense"):
+        Recipe.load("no-such-recipe")
+
+
+def test_a_contract_is_kept_checked_and_compared() -> None:
+    manifest = manifest_of(tensors())
+    recipe, bindings = Recipe.parse(RECIPE, "toy"), Bindings({"tp": 2})
+    contract = Contract.create(manifest, recipe, bindings)
+    assert contract.report is not None
+    assert contract.report.n_errors == 0
+    assert contract.n_ranks == 2
+    plan = recipe.plan(bindings, manifest)
+    assert contract.plan_digest == plan.digest
+    assert [contract.rank_digest(r) for r in range(2)] == [plan.rank_digest(r) for r in range(2)]
+    read = Contract.from_json(contract.to_json())
+    assert read.digest == contract.digest
+    assert (read.recipe_name, read.recipe_text) == ("toy", RECIPE)
+    assert read.check() == ()
+    assert contract.compare(read) == ()
+    other = Contract.create(manifest, recipe, Bindings({"tp": 4}))
+    kinds = {finding.kind for finding in contract.compare(other)}
+    assert {DriftKind.BINDING, DriftKind.RANKS} <= kinds
+    assert read.exceptions[0].reason == "computed from the configuration"
+    assert read.destination() is None
+
+
+def test_a_refused_contract_has_the_report() -> None:
+    source = tensors()
+    source["stray"] = np.zeros(3, np.float32)
+    with pytest.raises(errors.ProofError, match="stray") as caught:
+        Contract.create(manifest_of(source), Recipe.parse(RECIPE), Bindings())
+    assert caught.value.report.n_errors == 1
+
+
+def test_a_contract_of_a_side_alone_has_no_mapping() -> None:
+    contract = Contract.create(manifest_of(tensors()))
+    assert not contract.has_mapping
+    assert contract.recipe_name is contract.bindings is contract.plan_digest is None
+    with pytest.raises(errors.ArgumentError):
+        contract.check()
+
+
+def test_what_is_borrowed_lives_as_long_as_it_is_used() -> None:
+    contract = Contract.from_json(Contract.create(manifest_of(tensors())).to_json())
+    manifest = contract.manifest
+    contract.close()
+    del contract
+    gc.collect()
+    assert "embed" in manifest
+
+
+def test_drift_names_what_has_changed() -> None:
+    now = tensors()
+    now["embedding"] = now.pop("embed")
+    now["layers.0.up"] = now["layers.0.up"].astype(np.float16)
+    now["layers.1.up"] = now["layers.1.up"].T
+    del now["rope.inv_freq"]
+    found = {f.kind: f for f in heft.drift(manifest_of(tensors()), manifest_of(now))}
+    assert found[DriftKind.MISSING].name == "rope.inv_freq"
+    assert (found[DriftKind.RENAMED].name, found[DriftKind.RENAMED].other) == ("embed", "embedding")
+    assert found[DriftKind.RETYPED].name == "layers.0.up"
+    assert found[DriftKind.RESHAPED].name == "layers.1.up"
+    assert heft.drift(manifest_of(now), manifest_of(now)) == ()
