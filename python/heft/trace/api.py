@@ -14,13 +14,15 @@ from heft.exceptions import Exception_
 from heft.manifest import Manifest
 from heft.plan import Plan
 from heft.tape import Tape
+from heft.trace.answers import Answers
 from heft.trace.casts import TAPE_DTYPES
 from heft.trace.emit import Emitter, live_writes, tape_dtype, tape_shape
 from heft.trace.errors import TraceError
 from heft.trace.flow import Flow, OpaqueUse
+from heft.trace.kernels import KnownKernel
 from heft.trace.model import Owner
-from heft.trace.passes import compare
 from heft.trace.run import Load, Recording, Specs, record
+from heft.trace.values import settle
 
 _TORCH_DTYPES = {name: dtype for dtype, name in TAPE_DTYPES.items()}
 
@@ -98,6 +100,7 @@ def trace(
     exceptions: Iterable[Exception_] = (),
     attrs: Mapping[str, str] | None = None,
     device: torch.device | str = "cpu",
+    kernels: Iterable[KnownKernel] = (),
 ) -> Trace:
     """Run the model's own loader over tensors without storage, and record what it writes where.
 
@@ -105,7 +108,8 @@ def trace(
     dtype, shape) triples. load: called with an iterator of (name, tensor); model.load_weights if not
     given. attrs: facts about the destination that decided what the loader does (ranks, platform,
     backend); they enter the manifest of the parameters, and so its digest. device: where the engine
-    will load; nothing is allocated there. The model is as before afterwards, whatever happens.
+    will load; nothing is allocated there. kernels: functions of the engine that heft runs itself. The
+    model is as before afterwards, whatever happens.
 
     TraceError: the loader failed, or did what no tape can hold; it names tensor, operator, file, line.
     """
@@ -115,9 +119,14 @@ def trace(
         load = getattr(model, "load_weights", None)
         if load is None:
             raise TraceError(f"{type(model).__name__} has no load_weights; pass load=")
-    recording = record(model, wanted, load, torch.device(device), 1.0)
+    loader, known = load, list(kernels)
+
+    def run(answers: Answers) -> Recording:
+        return record(model, wanted, loader, torch.device(device), answers, known)
+
+    recording = run(Answers(1.0))
     if recording.tracer.reads:  # without a value read, a second pass could not differ
-        compare(recording, record(model, wanted, load, torch.device(device), 2.0))
+        settle(recording.tracer, run(Answers(2.0)).tracer, lambda answers: run(answers).tracer)
     return make_trace(recording, wanted, rank, list(exceptions), dict(attrs or {}), started)
 
 
@@ -134,6 +143,9 @@ def make_trace(
     emitter = Emitter(Tape(), specs, owners)
     for call, write in live_writes(recording.tracer.calls, {owner.buffer for owner in owners}):
         emitter.write(call, write)
+    for call, write, left in emitter.left:
+        call.writes[:] = [left if w is write else w for w in call.writes]
+    flow = Flow(recording) if emitter.left else flow
     source = Manifest.create(
         "source", [(n, tape_dtype(d), tape_shape(d, s)) for n, (d, s) in specs.items()]
     )

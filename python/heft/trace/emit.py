@@ -70,6 +70,9 @@ class Emitter:
         for owner in owners:
             self._add_owner(owner)
         self._places: dict[Buffer, _Place] = {}
+        self.left: list[
+            tuple[Call, Write, Write]
+        ] = []  # writes that became opaque here, and as what
 
     def _add_owner(self, owner: Owner) -> None:
         meta = owner.meta
@@ -162,6 +165,8 @@ class Emitter:
             whole_view(r, p) if p.dtype != r.dtype else next(iter(split_views([r], [p])))[0]
             for r, p in zip(regions, places, strict=True)
         ]
+        if write.op.startswith("heft."):  # a known kernel speaks of dimensions, so they are kept
+            views = [_as_it_is(r, p) for r, p in zip(regions, places, strict=True)]
         n = len(write.dsts)
         self.tape.opaque(write.op, views[:n], views[n:], call.note)
 
@@ -179,13 +184,11 @@ class Emitter:
             if wide is not None:
                 self._parts(call, write, wide, places)
                 return
-        srcs = [whole_view(r, p) for r, p in zip(regions[1:], places[1:], strict=True)]
-        self.tape.opaque(
-            f"view({regions[0].dtype}) of {places[0].dtype}",
-            [whole_view(regions[0], places[0])],
-            srcs,
-            call.note,
-        )
+        pairs = zip(regions, places, strict=True)
+        seen, real = next((r.dtype, p.dtype) for r, p in pairs if r.dtype != p.dtype)
+        left = write._replace(kind="opaque", op=f"view({seen}) of {real}", program=())
+        self._opaque(call, left, regions, places)
+        self.left.append((call, write, left))
 
 
 def widened(regions: Sequence[Region], dtype: torch.dtype) -> list[Region] | None:
@@ -213,6 +216,11 @@ def widened(regions: Sequence[Region], dtype: torch.dtype) -> list[Region] | Non
             )
         )
     return out
+
+
+def _as_it_is(region: Region, place: _Place) -> View:
+    offset = region.offset - (place.layout.offset if place.layout else 0)
+    return View(place.buffer, offset, region.extent, region.stride)
 
 
 def whole_view(region: Region, place: _Place) -> View:

@@ -21,9 +21,10 @@ CONSTANT_LIMIT = 1 << 26  # bytes of constants that are computed for real
 class Read:
     """A value that the loader asked for."""
 
-    __slots__ = ("func", "note", "refs", "value")
+    __slots__ = ("at", "func", "note", "refs", "value")
 
-    def __init__(self, func: Any, refs: list[Ref], value: Any, note: str) -> None:
+    def __init__(self, func: Any, refs: list[Ref], value: Any, note: str, at: int) -> None:
+        self.at = at  # calls recorded before it
         self.func = func
         self.refs = refs
         self.value = value
@@ -70,20 +71,29 @@ class Replay:
 
     def real(self, ref: Ref) -> torch.Tensor:
         """The real tensor of a Ref, over the buffer's real storage."""
+        m = ref.meta
+        one = self._uniform_source(ref)
+        if one is not None:
+            return one.expand(m.shape)
         storage = self.storages.get(ref.buffer)
         if storage is None:
             storage = self.storages[ref.buffer] = self._storage(ref.buffer)
-        m = ref.meta
         if m.dtype != storage.dtype:
             storage = storage.view(torch.uint8).view(m.dtype)
         return storage.as_strided(m.shape, m.stride(), m.storage_offset())
 
+    def _uniform_source(self, ref: Ref) -> torch.Tensor | None:
+        """A source is one number again and again, which takes no memory; nothing writes it."""
+        buffer = ref.buffer
+        if buffer.kind != "source" or ref.meta.dtype != buffer.dtype:
+            return None
+        return self.tracer.answers.uniform(buffer.name, buffer.dtype)
+
     def _storage(self, buffer: Buffer) -> torch.Tensor:
         flat = torch.empty(buffer.numel, dtype=buffer.dtype, device="cpu")
-        value = self.tracer.answer if buffer.kind in ("source", "param") else 0
-        if flat.dtype.is_floating_point and flat.element_size() == 1:
-            return flat.copy_(torch.full((), float(value)).to(flat.dtype))
-        return flat.fill_(value)
+        if buffer.kind in ("source", "param"):
+            return self.tracer.answers.fill(buffer.name, flat)
+        return flat.view(torch.uint8).zero_().view(flat.dtype)
 
     def run(self, call: Call) -> None:
         args, kwargs = self.tree(call.args), self.tree(call.kwargs)
@@ -171,7 +181,7 @@ def answer(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     kwargs = map_tensors(lambda t: t if tracer.ref(t) is None else next(values), kwargs)
     value = func(*args, **kwargs)
     if not all(is_constant(tracer, ref) for ref in refs):
-        tracer.reads.append(Read(func, refs, value, tracer.where()))
+        tracer.reads.append(Read(func, refs, value, tracer.where(), len(tracer.calls)))
     return value
 
 

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from heft.trace import ops_index, ops_make, ops_math, ops_move  # noqa: F401  (they register handlers)
+from heft.trace.answers import Answers
 from heft.trace.errors import TraceError
+from heft.trace.kernels import KnownKernel, replaced
 from heft.trace.log import Buffer
 from heft.trace.model import Model
 from heft.trace.modes import tracing
@@ -53,15 +55,21 @@ class _Pulled:
 
 
 def record(
-    model: torch.nn.Module, specs: Specs, load: Load, device: torch.device, answer: float
+    model: torch.nn.Module,
+    specs: Specs,
+    load: Load,
+    device: torch.device,
+    answers: Answers,
+    kernels: Sequence[KnownKernel] = (),
 ) -> Recording:
     """Run load once. The model is as before afterwards, whatever happens."""
-    tracer = Tracer(device, answer)
+    tracer = Tracer(device, answers)
     stand_ins = Model(model, tracer)
     pulled = _Pulled(tracer, specs)
     try:
         stand_ins.replace()
-        _run(tracer, load, pulled)
+        with replaced(tracer, kernels):
+            _run(tracer, load, pulled)
         if tracer.failures:
             raise tracer.failures[0]  # the loader swallowed it
         stand_ins.check()

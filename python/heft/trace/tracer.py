@@ -14,11 +14,13 @@ from typing import Any, NoReturn
 import torch
 
 from heft.trace import registry, standin
+from heft.trace.answers import Answers
 from heft.trace.errors import BypassError, TraceError
 from heft.trace.log import Buffer, Call, Ref, Region, Step, Write
 from heft.trace.standin import StandIn
 
 _META = torch.device("meta")
+_ONES = Answers(1.0)
 _TORCH_DIR = str(Path(torch.__file__).parent)
 _HEFT_DIR = str(Path(__file__).parent)
 _STDLIB_DIR = str(Path(threading.__file__).parent)
@@ -27,11 +29,9 @@ _STDLIB_DIR = str(Path(threading.__file__).parent)
 class Tracer:
     """Records one run of a loader. Dispatch may be called from any thread."""
 
-    def __init__(self, device: torch.device, answer: float = 1.0) -> None:
+    def __init__(self, device: torch.device, answers: Answers = _ONES) -> None:
         self.device = device  # of sources and of what the loader makes, unless it says otherwise
-        self.answer = (
-            answer  # the value of every source element in this pass, when one is asked for
-        )
+        self.answers = answers  # when the loader asks for values
         self.buffers: list[Buffer] = []
         self.calls: list[Call] = []
         self.reads: list[Any] = []  # values that the loader asked for

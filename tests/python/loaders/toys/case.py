@@ -64,6 +64,7 @@ class Toy:
     build: Callable[[], nn.Module]
     expect: Mapping[str, str]
     computed: frozenset[str] = frozenset()  # parameters whose elements are no plain copies
+    opaque: frozenset[str] = frozenset()  # parameters that are left to the engine's loader
     excuses: tuple[Excuse, ...] = ()
     approximate: frozenset[str] = frozenset()  # parameters of maps with exp
     rank: int = 0
@@ -118,6 +119,7 @@ def toy(
     buffers: Mapping[str, Spec] | None = None,
     computed: Iterable[str] = (),
     approximate: Iterable[str] = (),
+    opaque: Iterable[str] = (),
     excuses: Iterable[Excuse] = (),
     values: Mapping[str, tuple[float, ...]] | None = None,
     uniform: bool = False,
@@ -132,6 +134,7 @@ def toy(
             expect=expect,
             computed=frozenset(computed) | frozenset(approximate),
             approximate=frozenset(approximate),
+            opaque=frozenset(opaque),
             excuses=tuple(excuses),
             values=values or {},
             uniform=uniform,

@@ -86,14 +86,15 @@ def broadcast_copy(model, weights):
 
 
 @toy(
-    {"w": bf16(2, 2)},
-    {"p": bf16(2, 2)},
-    {"p": "=0:4"},
+    {"w": bf16(2, 2), "b": bf16(2)},
+    {"p": bf16(2, 2), "bias": bf16(2)},
+    {"p": "w#0..3", "bias": "=0:2"},
     TOYS,
-    excuses=[Excuse("unused", "w")],
+    excuses=[Excuse("unused", "b")],
 )
 def source_zeroed_in_place(model, weights):
-    weights["w"].zero_()
+    weights["b"].zero_()
+    model.bias.copy_(weights["b"])
     model.p.copy_(weights["w"])
 
 
@@ -256,6 +257,7 @@ def results_put_where_asked(model, weights):
     {"p": "x#0:4 x#1:4 x#2:4 x#3:4 x#4:4 x#5:4"},
     TOYS,
     computed=["p"],
+    opaque=["p"],
 )
 def words_seen_as_bytes(model, weights):
     model.p.copy_(weights["x"].view(torch.uint8))
@@ -267,13 +269,20 @@ def words_seen_as_bytes(model, weights):
     {"p": "x#0*x#1*x#2*x#3 x#4*x#5*x#6*x#7"},
     TOYS,
     computed=["p"],
+    opaque=["p"],
 )
 def bytes_seen_as_words(model, weights):
     model.p.copy_(weights["x"].view(torch.int32).squeeze(1))
 
 
-@toy({}, {"p": f32(4), "q": f32(2, 2)}, {"p": "=0 =1 =2 =3", "q": "=7:4"}, TOYS)
-def constants_only(model, weights):
+@toy(
+    {"x": f32(1)},
+    {"p": f32(4), "q": f32(2, 2), "r": f32(1)},
+    {"p": "=0 =1 =2 =3", "q": "=7:4", "r": "x#0"},
+    TOYS,
+)
+def constants_beside_a_source(model, weights):
+    model.r.copy_(weights["x"])
     model.p.copy_(torch.arange(4))
     model.q.fill_(7)
 

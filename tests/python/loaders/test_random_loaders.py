@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random loaders: the traced plan gives the bytes of the real run.
+
+HEFT_TEST_CASES sets the number of cases, HEFT_TEST_SEED the first seed. A failure prints its loader.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from heft import Exception_, ExceptionKind
+
+from .toys.case import Spec, Toy
+from .toys.random_loader import random_toy
+from .toys.reference import POISON, elements_as_bytes, run_real
+from .toys.traced import run_plan, trace_toy
+
+N_CASES = int(os.environ.get("HEFT_TEST_CASES", "300"))
+FIRST_SEED = int(os.environ.get("HEFT_TEST_SEED", "1"))
+N_BATCHES = 10
+ANY_SOURCE = Exception_(ExceptionKind.UNUSED, "*", "a random loader leaves some out", optional=True)
+
+
+@pytest.mark.parametrize("batch", range(N_BATCHES))
+def test_traced_plan_equals_the_real_run(batch: int) -> None:
+    for seed in range(FIRST_SEED + batch, FIRST_SEED + N_CASES, N_BATCHES):
+        toy, text = random_toy(seed)
+        try:
+            check(toy, seed)
+        except Exception as error:
+            sources = {name: (spec.dtype, spec.shape) for name, spec in toy.sources.items()}
+            message = f"HEFT_TEST_SEED={seed} HEFT_TEST_CASES=1: {error}\n{sources}\n{text}"
+            raise AssertionError(message) from error
+
+
+def check(toy: Toy, seed: int) -> None:
+    plan = trace_toy(toy).plan(exceptions=[ANY_SOURCE])
+    for poison in POISON:
+        sources = random_sources(toy, seed)
+        expected = run_real(toy, sources, poison)
+        found = run_plan(toy, plan, sources, poison)
+        for name in expected:
+            same = (elements_as_bytes(found[name]) == elements_as_bytes(expected[name])).all(dim=1)
+            wrong = (~same).nonzero().reshape(-1).tolist()
+            assert not wrong, f"{name}: {len(wrong)} elements differ, the first is #{wrong[0]}"
+
+
+def random_sources(toy: Toy, seed: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {name: _random(spec, generator) for name, spec in toy.sources.items()}
+
+
+def _random(spec: Spec, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(spec.shape, generator=generator).to(spec.dtype)
+
+
