@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-import heft
 import pytest
 import torch
+
+import heft
 from heft.trace import trace as trace_loader
 from heft.trace.errors import TraceError
 from heft.trace.kernels import KnownKernel

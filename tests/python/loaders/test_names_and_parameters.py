@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import concurrent.futures
 
-import heft
 import pytest
 import torch
+from torch import nn
+
+import heft
 from heft import Exception_, ExceptionKind
 from heft.trace import Trace
 from heft.trace import trace as trace_loader
 from heft.trace.errors import TraceError
-from torch import nn
 
 from .toys import families, parallel, tensor_ops
 from .toys.case import Model, bf16, f32
@@ -398,5 +399,3 @@ def test_matrix_product_is_one_opaque_group_of_both_sources() -> None:
     assert len(group.sources) == 2
     assert any("mm" in operation.op for operation in plan.opaques())
     assert any("mm" in finding.text for finding in plan.report.findings)
-
-

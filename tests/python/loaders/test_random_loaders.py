@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random loaders: the traced plan gives the bytes of the real run.
 
-HEFT_TEST_CASES sets the number of cases, HEFT_TEST_SEED the first seed. A failure prints its loader.
+HEFT_TEST_CASES sets the number of cases, HEFT_TEST_SEED the first seed. A failure shows its loader.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 
 import pytest
 import torch
+
 from heft import Exception_, ExceptionKind
 
 from .toys.case import Spec, Toy
@@ -54,5 +55,3 @@ def random_sources(toy: Toy, seed: int) -> dict[str, torch.Tensor]:
 
 def _random(spec: Spec, generator: torch.Generator) -> torch.Tensor:
     return torch.randn(spec.shape, generator=generator).to(spec.dtype)
-
-

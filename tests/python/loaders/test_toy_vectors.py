@@ -16,7 +16,9 @@ def test_written_map_is_what_the_loader_does(toy: Toy) -> None:
     found = reference_map(toy)
     for name, expected in toy.expected().items():
         if toy.uniform:
-            expected = [widen(entry, known) for entry, known in zip(expected, found[name])]
+            expected = [
+                widen(entry, known) for entry, known in zip(expected, found[name], strict=False)
+            ]
         assert format_map(found[name]) == format_map(expected), name
 
 
@@ -30,8 +32,6 @@ def test_every_toy_has_a_name_of_its_own() -> None:
     assert len(names) == len(set(names))
 
 
-@pytest.mark.parametrize(
-    "text", ["x#0..3 =0:2 _ w#1*s#0", "x#4,3,2", "a.b#7 =0.5", "w#0..1*s#3"]
-)
+@pytest.mark.parametrize("text", ["x#0..3 =0:2 _ w#1*s#0", "x#4,3,2", "a.b#7 =0.5", "w#0..1*s#3"])
 def test_notation_survives_a_round_trip(text: str) -> None:
     assert parse_map(format_map(parse_map(text))) == parse_map(text)

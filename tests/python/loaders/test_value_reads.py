@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import heft
 import pytest
 import torch
+
+import heft
 from heft.trace import Trace
 from heft.trace import trace as trace_loader
 from heft.trace.errors import TraceError, ValueDependence

@@ -9,6 +9,7 @@ from itertools import product
 from math import prod
 
 import torch
+
 from heft import DType, OpCode, Piece, Plan
 
 from .notation import UNTOUCHED, Elem, Entry
@@ -28,7 +29,7 @@ TORCH_DTYPES = {
 
 
 def expand_plan(plan: Plan, rank: int = 0) -> dict[str, list[Entry]]:
-    """Parameter element <- source elements, as the pieces say; an element written twice is an error.
+    """Parameter element <- source elements, as the pieces say; writing one twice is an error.
 
     What an operation leaves counts as made of every element of the sources that it needs.
     """
@@ -84,6 +85,4 @@ def _elements_of_operation(
 
 
 def _dot(index: Sequence[int], stride: Sequence[int]) -> int:
-    return sum(i * s for i, s in zip(index, stride))
-
-
+    return sum(i * s for i, s in zip(index, stride, strict=False))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -53,7 +54,7 @@ class LinearAttention(nn.Module):
     The names are matched as whole tokens: in_proj_b is the start of in_proj_ba.
     """
 
-    MERGED = {
+    MERGED: ClassVar = {
         "in_proj_qkv": ("in_proj_qkvz", (0, 1, 2)),
         "in_proj_z": ("in_proj_qkvz", (3,)),
         "in_proj_b": ("in_proj_ba", (0,)),
@@ -72,14 +73,14 @@ class LinearAttention(nn.Module):
 
     def load_weights(self, weights: Weights) -> None:
         for name, loaded in weights:
-            layer, kind = name.split(".")
+            layer = name.split(".")[0]
             if layer == "conv1d":
                 self._load_ranges(self.conv1d.weight, loaded, self.sizes["in_proj_qkvz"][:3])
                 continue
             merged, shards = self.MERGED[layer]
             sizes = self.sizes[merged]
             parts = loaded.split([sizes[shard] for shard in shards], dim=0)
-            for shard, part in zip(shards, parts):
+            for shard, part in zip(shards, parts, strict=False):
                 self._load_shard(getattr(self, merged).weight, part, sizes, shard)
 
     def _load_shard(
@@ -362,8 +363,11 @@ for _rank in (0, 1):
             build=lambda r=_rank: PackedExperts(96, Rank(r, 2)),
             expect=packed_expert_map(_rank),
             excuses=elsewhere("*")
-            + (tuple(Excuse("untouched", p, "padding") for p in ("gate_up", "down", "down_scale"))
-               if _rank else ()),
+            + (
+                tuple(Excuse("untouched", p, "padding") for p in ("gate_up", "down", "down_scale"))
+                if _rank
+                else ()
+            ),
             rank=_rank,
         )
     )

@@ -8,6 +8,7 @@ give the same bits.
 from __future__ import annotations
 
 import torch
+
 from heft.trace.kernels import KnownKernel, known_kernel
 
 from .case import Model, bf16, f8, f32, u8

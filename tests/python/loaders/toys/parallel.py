@@ -191,10 +191,7 @@ PACKED_SOURCES = {"q.qweight": i32(2, 2), "k.qweight": i32(2, 1), "v.qweight": i
 add(
     "packed_axis_counts_words",
     PACKED_SOURCES,
-    {
-        "qweight": "q.qweight#0,1 k.qweight#0 v.qweight#0"
-        " q.qweight#2,3 k.qweight#1 v.qweight#1"
-    },
+    {"qweight": "q.qweight#0,1 k.qweight#0 v.qweight#0 q.qweight#2,3 k.qweight#1 v.qweight#1"},
     lambda: PackedQKV(PACKED, 8),
 )
 
@@ -259,8 +256,10 @@ add(
 
 add(
     "transposed_backend_moves_the_shard_axis",
-    {f"experts.0.{n}.weight": s for n, s in
-     (("gate", bf16(4, 2)), ("up", bf16(4, 2)), ("down", bf16(2, 4)))},
+    {
+        f"experts.0.{n}.weight": s
+        for n, s in (("gate", bf16(4, 2)), ("up", bf16(4, 2)), ("down", bf16(2, 4)))
+    },
     {
         "experts.w13_weight": "experts.0.gate.weight#4,6 experts.0.up.weight#4,6"
         " experts.0.gate.weight#5,7 experts.0.up.weight#5,7",
@@ -327,9 +326,7 @@ class ExpertScales(LayerModel):
     """Scales of experts, without the weights."""
 
     def __init__(self) -> None:
-        experts = FusedMoE(
-            2, 1, 1, BF16, Rank(), Rank(), scales=True
-        )
+        experts = FusedMoE(2, 1, 1, BF16, Rank(), Rank(), scales=True)
         del experts.w13_weight, experts.w2_weight
         super().__init__({"experts": experts}, experts=expert_params(2))
 
@@ -357,7 +354,7 @@ class StackedExperts(nn.Module):
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         for _, loaded in weights:
             param = self.experts.w13_weight
-            for shard, half in zip(("w1", "w3"), loaded.chunk(2, dim=-2)):
+            for shard, half in zip(("w1", "w3"), loaded.chunk(2, dim=-2), strict=False):
                 for expert in range(half.shape[0]):
                     param.weight_loader(param, half[expert], shard, expert)
 
@@ -489,10 +486,7 @@ TOYS.append(
         name="input_scale_written_by_gate_and_up",
         sources={f"experts.{e}.{n}.input_scale": f32(1) for e in range(2) for n in ("gate", "up")},
         build=InputScaleOfBoth,
-        expect={
-            "experts.w13_input_scale": "experts.0.up.input_scale#0 experts.1.up.input_scale#0"
-        },
+        expect={"experts.w13_input_scale": "experts.0.up.input_scale#0 experts.1.up.input_scale#0"},
         excuses=(Excuse("equal", "experts.w13_input_scale", "gate and up share one input"),),
     )
 )
-

@@ -9,7 +9,7 @@ changing one source element at a time. What it leaves alone shows as poison, in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -74,7 +74,10 @@ def _mask(
     untouched: dict[str, list[bool]], entries: dict[str, list[Entry]]
 ) -> dict[str, list[Entry]]:
     return {
-        name: [UNTOUCHED if skip else entry for skip, entry in zip(untouched[name], found)]
+        name: [
+            UNTOUCHED if skip else entry
+            for skip, entry in zip(untouched[name], found, strict=False)
+        ]
         for name, found in entries.items()
     }
 
@@ -98,7 +101,8 @@ def _find_untouched(toy: Toy) -> dict[str, list[bool]]:
     found: dict[str, list[bool]] = {}
     for name in toy.expect:
         is_poison = [
-            (elements_as_bytes(run[name]) == poison).all(dim=1) for run, poison in zip(runs, POISON)
+            (elements_as_bytes(run[name]) == poison).all(dim=1)
+            for run, poison in zip(runs, POISON, strict=False)
         ]
         found[name] = (is_poison[0] & is_poison[1]).tolist()
     return found
@@ -145,7 +149,7 @@ def _at(tensor: torch.Tensor, index: int) -> float:
 def _read_tag(digits: list[float], complements: list[float], owners: list[Elem]) -> Entry:
     if digits == complements:
         return Entry(constant=digits[0])
-    if any(a + b != DIGIT_BASE - 1 for a, b in zip(digits, complements)):
+    if any(a + b != DIGIT_BASE - 1 for a, b in zip(digits, complements, strict=False)):
         raise AssertionError(f"no copy of one element: {digits} and {complements}")
     number = sum(int(d) * DIGIT_BASE**k for k, d in enumerate(digits))
     return Entry(frozenset([owners[number]]))
@@ -201,5 +205,3 @@ def _change(tensor: torch.Tensor, index: int) -> torch.Tensor:
     else:
         flat.view(torch.uint8).reshape(flat.numel(), -1)[index] += 1
     return changed
-
-

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from heft._handles import call, take_text
 from heft._native import ffi, lib
+
+from heft._handles import call, take_text
 from heft.tape import Tape
 
 from .notation import UNTOUCHED, Elem, Entry
@@ -34,7 +35,7 @@ class TapeView:
     def places(self) -> Iterator[int]:
         """The elements, in row-major order of the view."""
         for index in product(*(range(e) for e in self.extent)):
-            yield self.offset + sum(i * s for i, s in zip(index, self.stride))
+            yield self.offset + sum(i * s for i, s in zip(index, self.stride, strict=False))
 
 
 def encode_tape(tape: Tape) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import heft
 import torch
+
+import heft
 from heft import Exception_, ExceptionKind, Plan
 from heft.trace import Trace
 from heft.trace import trace as trace_loader
