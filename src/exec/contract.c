@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Contracts: made from a manifest and a recipe by compiling, folding and proving every rank, and
- * made again from themselves. Equal destinations of several ranks are kept once. The digest is over
- * the content, not over the JSON, so that nothing depends on how a file is indented.
+ * Contracts: made from a manifest and a recipe, or what a loader was traced to do, by folding and
+ * proving every rank, and made again from themselves. Equal destinations of several ranks are kept
+ * once. The digest is over the content, not over the JSON, so that nothing depends on how a file is
+ * indented.
  */
 #include "exec/contract_impl.h"
 
@@ -35,11 +36,28 @@ static int by_exception(const void *a, const void *b)
     return order != 0 ? order : x->is_optional - y->is_optional;
 }
 
+/* Of a traced loader the plans stand for the tapes: two traces whose threads took turns otherwise
+ * are one contract. */
+static void hash_loader(heft__sha256_t *hash, const heft_contract_t *c)
+{
+    heft__sha256_update_u64(hash, c->first_rank);
+    heft__sha256_update_u64(hash, c->is_partial);
+    heft__sha256_update_u64(hash, c->n_attrs);
+    for (uint32_t i = 0; i < c->n_attrs; i++) {
+        heft__sha256_update_text(hash, c->attrs[i].key);
+        heft__sha256_update_text(hash, c->attrs[i].value);
+    }
+}
+
 static void hash_mapping(heft__sha256_t *hash, const heft_contract_t *c)
 {
-    heft__sha256_update_text(hash, c->recipe_name);
-    heft__sha256_update_text(hash, c->recipe_text);
-    heft__sha256_update_text(hash, c->bindings);
+    if (c->recipe_name != NULL) {
+        heft__sha256_update_text(hash, c->recipe_name);
+        heft__sha256_update_text(hash, c->recipe_text);
+        heft__sha256_update_text(hash, c->bindings);
+    } else {
+        hash_loader(hash, c);
+    }
     heft__sha256_update_text(hash, c->plan);
     heft__sha256_update_u64(hash, c->n_ranks);
     heft__sha256_update_u64(hash, c->n_destinations);
@@ -59,6 +77,11 @@ static void hash_mapping(heft__sha256_t *hash, const heft_contract_t *c)
     }
 }
 
+int heft__contract_get_format(const heft_contract_t *contract)
+{
+    return contract->has_mapping && contract->recipe_name == NULL ? HEFT__CONTRACT_FORMAT : 1;
+}
+
 void heft__contract_finish(heft_contract_t *contract)
 {
     heft__sha256_t hash;
@@ -68,10 +91,12 @@ void heft__contract_finish(heft_contract_t *contract)
               by_exception);
     }
     heft__sha256_init(&hash);
-    heft__sha256_update_text(&hash, "heft contract 1");
+    const int format = heft__contract_get_format(contract);
+    heft__sha256_update_text(&hash, format == 1 ? "heft contract 1" : "heft contract 2");
     heft__sha256_update_text(&hash, heft_manifest_get_digest(contract->manifest));
-    heft__sha256_update_u64(&hash, contract->recipe_name != NULL);
-    if (contract->recipe_name != NULL) {
+    heft__sha256_update_u64(&hash,
+                            contract->has_mapping ? (contract->recipe_name != NULL ? 1 : 2) : 0);
+    if (contract->has_mapping) {
         hash_mapping(&hash, contract);
     }
     heft__sha256_final(&hash, digest);
@@ -173,56 +198,69 @@ static heft_status_t keep_inputs(maker_t *m)
                : heft__error_nomem(m->err, strlen(text));
 }
 
-static heft_status_t keep_exceptions(maker_t *m)
+static heft_status_t keep_exceptions(heft_contract_t *c, const heft_exception_t *exceptions,
+                                     uint32_t n, heft_error_t *err)
 {
-    heft_contract_t *c = m->contract;
-    c->exceptions = heft__arena_calloc(&c->arena, m->n_exceptions, sizeof *c->exceptions);
-    for (uint32_t i = 0; i < m->n_exceptions && c->exceptions != NULL; i++) {
+    c->exceptions = heft__arena_calloc(&c->arena, n, sizeof *c->exceptions);
+    for (uint32_t i = 0; i < n && c->exceptions != NULL; i++) {
         heft_exception_t *to = &c->exceptions[i];
-        *to = m->exceptions[i];
+        *to = exceptions[i];
+        if (to->pattern == NULL || to->reason == NULL || !heft__text_is_clean(to->pattern) ||
+            !heft__text_is_clean(to->reason)) {
+            return heft__error_set(err, HEFT_ERR_FORMAT,
+                                   "contract: exception %u needs a pattern and a reason, UTF-8 "
+                                   "without control characters",
+                                   i);
+        }
         to->pattern = keep(c, to->pattern);
         to->reason = keep(c, to->reason);
         to->where = "";
         if (to->pattern == NULL || to->reason == NULL) {
-            return heft__error_nomem(m->err, 0);
+            return heft__error_nomem(err, 0);
         }
     }
-    c->n_exceptions = m->n_exceptions;
-    return c->exceptions != NULL
-               ? HEFT_OK
-               : heft__error_nomem(m->err, m->n_exceptions * sizeof *c->exceptions);
+    c->n_exceptions = n;
+    return c->exceptions != NULL ? HEFT_OK : heft__error_nomem(err, n * sizeof *c->exceptions);
 }
 
-static uint32_t keep_destination(heft_contract_t *c, const heft_manifest_t *manifest)
+uint32_t heft__contract_keep_destination(heft_contract_t *contract, const heft_manifest_t *manifest)
 {
     const char *digest = heft_manifest_get_digest(manifest);
-    for (uint32_t i = 0; i < c->n_destinations; i++) {
-        if (strcmp(heft_manifest_get_digest(c->destinations[i]), digest) == 0) {
+    for (uint32_t i = 0; i < contract->n_destinations; i++) {
+        if (strcmp(heft_manifest_get_digest(contract->destinations[i]), digest) == 0) {
             return i;
         }
     }
-    c->destinations[c->n_destinations] = manifest;
-    return c->n_destinations++;
+    contract->destinations[contract->n_destinations] = manifest;
+    return contract->n_destinations++;
+}
+
+/* The digests of the plan, of which the ranks are there. */
+static void keep_digests(heft_contract_t *c, const heft_plan_t *plan)
+{
+    heft_plan_info_t info;
+    heft_plan_query(plan, &info);
+    memcpy(c->plan, info.digest, sizeof c->plan);
+    for (uint32_t r = 0; r < c->n_ranks; r++) {
+        memcpy(c->ranks[r].plan, heft_plan_get_rank_digest(plan, r), sizeof c->ranks[r].plan);
+    }
 }
 
 static heft_status_t keep_ranks(maker_t *m)
 {
     heft_contract_t *c = m->contract;
-    heft_plan_info_t info;
-    heft_plan_query(m->plan, &info);
-    memcpy(c->plan, info.digest, sizeof c->plan);
     c->ranks = heft__arena_calloc(&c->arena, m->n_ranks, sizeof *c->ranks);
     c->destinations = heft__arena_calloc(&c->arena, m->n_ranks, sizeof(heft_manifest_t *));
     if (c->ranks == NULL || c->destinations == NULL) {
         return heft__error_nomem(m->err, m->n_ranks * sizeof *c->ranks);
     }
     for (uint32_t r = 0; r < m->n_ranks; r++) {
-        memcpy(c->ranks[r].plan, heft_plan_get_rank_digest(m->plan, r), sizeof c->ranks[r].plan);
         if (destination_of(m, r) != NULL) {
-            c->ranks[r].destination = keep_destination(c, destination_of(m, r));
+            c->ranks[r].destination = heft__contract_keep_destination(c, destination_of(m, r));
         }
     }
     c->n_ranks = m->n_ranks;
+    keep_digests(c, m->plan);
     return HEFT_OK;
 }
 
@@ -230,8 +268,11 @@ static heft_status_t make_mapping(maker_t *m)
 {
     heft_status_t status = check_ranks(m);
     status = status == HEFT_OK ? make_plan(m) : status;
+    m->contract->has_mapping = true;
     status = status == HEFT_OK ? keep_inputs(m) : status;
-    status = status == HEFT_OK ? keep_exceptions(m) : status;
+    status = status == HEFT_OK
+                 ? keep_exceptions(m->contract, m->exceptions, m->n_exceptions, m->err)
+                 : status;
     return status == HEFT_OK ? keep_ranks(m) : status;
 }
 
@@ -244,6 +285,25 @@ static void maker_fini(maker_t *m)
     heft_exceptions_free(m->exceptions);
     heft_plan_destroy(m->plan);
     heft_report_destroy(m->report);
+}
+
+/* A traced loader: what it holds makes the plan. */
+static heft_status_t add_loader(heft_contract_t *contract, const heft_contract_opts_t *opts,
+                                heft_report_t **report_out, heft_error_t *err)
+{
+    heft_plan_t *plan = NULL;
+    heft_status_t status = heft__contract_take_tapes(contract, opts, err);
+    if (status == HEFT_OK) {
+        status = keep_exceptions(contract, opts->exceptions, opts->n_exceptions, err);
+    }
+    if (status == HEFT_OK) {
+        status = heft__contract_make_plan(contract, &plan, report_out, err);
+    }
+    if (status == HEFT_OK) {
+        keep_digests(contract, plan);
+    }
+    heft_plan_destroy(plan);
+    return status;
 }
 
 /* Bindings may be left out: an empty set takes their place. */
@@ -277,6 +337,57 @@ heft_status_t heft__contract_create_empty(heft_contract_t **contract_out, heft_e
     return HEFT_OK;
 }
 
+static heft_status_t misuse(heft_error_t *err, const char *what)
+{
+    return heft__error_set(err, HEFT_ERR_ARGUMENT, "contract: %s", what);
+}
+
+static heft_status_t check_lists(const heft_contract_opts_t *o, heft_error_t *err)
+{
+    bool is_whole = (o->n_tapes == 0 || o->tapes != NULL) &&
+                    (o->n_exceptions == 0 || o->exceptions != NULL) &&
+                    (o->n_attrs == 0 || o->attrs != NULL);
+    for (uint32_t i = 0; i < o->n_tapes && is_whole; i++) {
+        is_whole = o->tapes[i] != NULL;
+    }
+    if (!is_whole) {
+        return misuse(err, "a list or a tape is NULL that is said to be there");
+    }
+    if (o->n_destinations > 0 && o->destinations == NULL) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "contract: no list of %u destinations",
+                               o->n_destinations);
+    }
+    return HEFT_OK;
+}
+
+/* What does not go together. */
+static heft_status_t check_kind(const heft_contract_opts_t *o, heft_error_t *err)
+{
+    const bool has_tapes = o->n_tapes > 0;
+    const bool has_loader = o->n_exceptions + o->n_attrs > 0 || o->first_rank > 0 || o->partial > 0;
+    if (o->recipe != NULL && has_tapes) {
+        return misuse(err, "a recipe and tapes are given, a mapping is one of the two");
+    }
+    if (o->recipe == NULL && o->bindings != NULL) {
+        return misuse(err, "bindings are given without a recipe");
+    }
+    if (o->recipe == NULL && !has_tapes && o->n_destinations > 0) {
+        return misuse(err, "destinations are given without a recipe or tapes");
+    }
+    if (!has_tapes && has_loader) {
+        return misuse(err, "exceptions, attributes, a first rank or `partial` without tapes");
+    }
+    if (o->partial > 1) {
+        return misuse(err, "`partial` is neither 0 nor 1");
+    }
+    if (has_tapes && o->n_destinations > 0 && o->n_destinations != o->n_tapes) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "contract: %u destinations are given, and %u tapes",
+                               o->n_destinations, o->n_tapes);
+    }
+    return HEFT_OK;
+}
+
 static heft_status_t load_opts(const heft_manifest_t *manifest, const heft_contract_opts_t *from,
                                heft_contract_opts_t *to, heft_error_t *err)
 {
@@ -286,16 +397,17 @@ static heft_status_t load_opts(const heft_manifest_t *manifest, const heft_contr
         status = heft__opts_check_reserved(&to->reserved, sizeof to->reserved,
                                            "heft_contract_opts_t", err);
     }
+    if (status == HEFT_OK) {
+        status = heft__opts_check_reserved(to->reserved_too, sizeof to->reserved_too,
+                                           "heft_contract_opts_t", err);
+    }
     if (status != HEFT_OK) {
         return status;
     }
-    if (to->recipe == NULL && (to->bindings != NULL || to->n_destinations > 0)) {
-        return heft__error_set(err, HEFT_ERR_ARGUMENT, "contract: %s are given without a recipe",
-                               to->bindings != NULL ? "bindings" : "destinations");
-    }
-    if (to->n_destinations > 0 && to->destinations == NULL) {
-        return heft__error_set(err, HEFT_ERR_ARGUMENT, "contract: no list of %u destinations",
-                               to->n_destinations);
+    status = check_kind(to, err);
+    status = status == HEFT_OK ? check_lists(to, err) : status;
+    if (status != HEFT_OK) {
+        return status;
     }
     bool is_finished = manifest != NULL && heft__manifest_is_finished(manifest);
     for (uint32_t i = 0; i < to->n_destinations && is_finished; i++) {
@@ -324,6 +436,8 @@ heft_status_t heft_contract_create(const heft_manifest_t *manifest,
     contract->manifest = manifest;
     if (o.recipe != NULL) {
         status = add_mapping(contract, &o, &report, err);
+    } else if (o.n_tapes > 0) {
+        status = add_loader(contract, &o, &report, err);
     }
     if (report_out != NULL && report != NULL) {
         *report_out = report;
@@ -347,71 +461,11 @@ void heft_contract_destroy(heft_contract_t *contract)
     for (uint32_t i = 0; i < contract->n_owned; i++) {
         heft_manifest_destroy(contract->owned[i]);
     }
+    for (uint32_t i = 0; i < contract->n_tapes; i++) {
+        heft_tape_destroy(contract->tapes[i]);
+    }
     heft__arena_fini(&contract->arena);
     heft__free(contract);
-}
-
-/* ---- again ---- */
-
-typedef struct again {
-    heft_recipe_t *recipe;
-    heft_bindings_t *bindings;
-    const heft_manifest_t **destinations;
-    heft_contract_t *contract;
-} again_t;
-
-static heft_status_t make_again(const heft_contract_t *contract, again_t *a,
-                                heft_report_t **report_out, heft_error_t *err)
-{
-    heft_contract_opts_t opts = HEFT_CONTRACT_OPTS_INIT;
-    heft_status_t status = heft_recipe_parse(contract->recipe_name, contract->recipe_text,
-                                             strlen(contract->recipe_text), &a->recipe, err);
-    if (status == HEFT_OK) {
-        status =
-            heft_bindings_decode(contract->bindings, strlen(contract->bindings), &a->bindings, err);
-    }
-    if (status == HEFT_OK && contract->n_destinations > 0) {
-        a->destinations = heft__calloc(contract->n_ranks, sizeof(heft_manifest_t *));
-        status = a->destinations != NULL
-                     ? HEFT_OK
-                     : heft__error_nomem(err, contract->n_ranks * sizeof(heft_manifest_t *));
-    }
-    if (status != HEFT_OK) {
-        return status;
-    }
-    for (uint32_t r = 0; a->destinations != NULL && r < contract->n_ranks; r++) {
-        a->destinations[r] = heft_contract_get_destination(contract, r);
-    }
-    opts.recipe = a->recipe;
-    opts.bindings = a->bindings;
-    opts.destinations = a->destinations;
-    opts.n_destinations = a->destinations != NULL ? contract->n_ranks : 0;
-    return heft_contract_create(contract->manifest, &opts, &a->contract, report_out, err);
-}
-
-heft_status_t heft_contract_check(const heft_contract_t *contract, heft_drift_t **drift_out,
-                                  heft_report_t **report_out, heft_error_t *err)
-{
-    again_t a = { .recipe = NULL };
-    heft_report_t *report = NULL;
-    if (contract->recipe_name == NULL) {
-        return heft__error_set(err, HEFT_ERR_ARGUMENT,
-                               "the contract has no mapping to check, only a manifest");
-    }
-    heft_status_t status = make_again(contract, &a, &report, err);
-    if (status == HEFT_OK) {
-        status = heft_contract_compare(contract, a.contract, drift_out, err);
-    }
-    if (report_out != NULL && (status == HEFT_OK || status == HEFT_ERR_PROOF)) {
-        *report_out = report;
-    } else {
-        heft_report_destroy(report);
-    }
-    heft_contract_destroy(a.contract);
-    heft__free(a.destinations);
-    heft_bindings_destroy(a.bindings);
-    heft_recipe_destroy(a.recipe);
-    return status;
 }
 
 /* ---- getters ---- */
@@ -428,7 +482,38 @@ const heft_manifest_t *heft_contract_get_manifest(const heft_contract_t *contrac
 
 int heft_contract_has_mapping(const heft_contract_t *contract)
 {
-    return contract->recipe_name != NULL ? 1 : 0;
+    return contract->has_mapping ? 1 : 0;
+}
+
+int heft_contract_is_traced(const heft_contract_t *contract)
+{
+    return contract->n_tapes > 0 ? 1 : 0;
+}
+
+const heft_tape_t *heft_contract_get_tape(const heft_contract_t *contract, uint32_t i)
+{
+    return i < contract->n_ranks && contract->n_tapes > 0 ? contract->tapes[contract->ranks[i].tape]
+                                                          : NULL;
+}
+
+uint32_t heft_contract_get_first_rank(const heft_contract_t *contract)
+{
+    return contract->first_rank;
+}
+
+int heft_contract_is_partial(const heft_contract_t *contract)
+{
+    return contract->is_partial ? 1 : 0;
+}
+
+uint32_t heft_contract_get_n_attrs(const heft_contract_t *contract)
+{
+    return contract->n_attrs;
+}
+
+const heft_contract_attr_t *heft_contract_get_attr(const heft_contract_t *contract, uint32_t i)
+{
+    return i < contract->n_attrs ? &contract->attrs[i] : NULL;
 }
 
 const char *heft_contract_get_recipe_name(const heft_contract_t *contract)
@@ -448,7 +533,7 @@ const char *heft_contract_get_bindings(const heft_contract_t *contract)
 
 const char *heft_contract_get_plan_digest(const heft_contract_t *contract)
 {
-    return contract->recipe_name != NULL ? contract->plan : NULL;
+    return contract->has_mapping ? contract->plan : NULL;
 }
 
 uint32_t heft_contract_get_n_ranks(const heft_contract_t *contract)

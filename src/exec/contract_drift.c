@@ -3,7 +3,7 @@
  * What differs between two contracts. Inputs of the mapping are compared one by one; its plans only
  * count where all inputs are equal: then heft itself has changed.
  */
-#include "exec/contract_impl.h"
+#include "exec/contract_drift.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -13,12 +13,7 @@
 
 enum { MAX_SHOWN = 100 };
 
-typedef struct comparer {
-    const heft_contract_t *first;
-    const heft_contract_t *second;
-    heft_drift_t *drift;
-    heft_error_t *err;
-} comparer_t;
+typedef heft__contract_comparer_t comparer_t;
 
 static heft_status_t add(const comparer_t *c, heft_drift_kind_t kind, const char *name,
                          const char *other, heft__text_t *text)
@@ -320,21 +315,38 @@ static heft_status_t compare_plans(const comparer_t *c)
     return add(c, HEFT_DRIFT_PLAN, "plan", "", &text);
 }
 
+static heft_status_t add_change_of_kind(const comparer_t *c)
+{
+    const char *names[] = { "a recipe", "a traced loader" };
+    heft__text_t text;
+    heft__text_init(&text);
+    heft__text_printf(&text, "mapping: was %s, is %s", names[c->first->n_tapes > 0],
+                      names[c->second->n_tapes > 0]);
+    return add(c, HEFT_DRIFT_MAPPING, "mapping", "", &text);
+}
+
 static heft_status_t compare_mappings(const comparer_t *c)
 {
-    bool was = c->first->recipe_name != NULL;
-    bool is = c->second->recipe_name != NULL;
+    bool was = c->first->has_mapping;
+    bool is = c->second->has_mapping;
     if (was != is) {
         return add_one_sided(c, "mapping", was);
     }
     if (!was) {
         return HEFT_OK;
     }
-    heft_status_t status = compare_recipes(c);
-    status = status == HEFT_OK ? compare_bindings(c) : status;
+    if ((c->first->n_tapes > 0) != (c->second->n_tapes > 0)) {
+        return add_change_of_kind(c);
+    }
+    const bool is_traced = c->first->n_tapes > 0;
+    heft_status_t status = is_traced ? heft__contract_compare_loaders(c) : compare_recipes(c);
+    status = status == HEFT_OK && !is_traced ? compare_bindings(c) : status;
     status = status == HEFT_OK ? compare_n_ranks(c) : status;
     status = status == HEFT_OK ? compare_exceptions(c) : status;
     status = status == HEFT_OK ? compare_destinations(c) : status;
+    if (status == HEFT_OK && is_traced) {
+        return heft__contract_compare_plans(c);
+    }
     return status == HEFT_OK && heft_drift_get_n(c->drift) == 0 ? compare_plans(c) : status;
 }
 

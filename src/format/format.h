@@ -10,6 +10,7 @@
 
 #include "heft/drift.h"
 #include "heft/model.h"
+#include "heft/tape.h"
 #include "tensor/tensor.h"
 
 /* Bytes of the UTF-8 character (no overlong form, no surrogate) at p, of which `left` bytes may be
@@ -58,6 +59,24 @@ heft_status_t heft__drift_add_manifests(heft_drift_t *drift, const char *prefix,
                                         heft_error_t *err);
 /* Into the order that is promised. */
 void heft__drift_sort(heft_drift_t *drift);
+
+/* ---- tapes as JSON (docs/formats/tape.md): alone, or within a contract, where manifests say what
+ * the sources and parameters are ---- */
+
+enum { HEFT__TAPE_FORMAT = 1 };
+
+/* Append a tape in normal form, without a line's end. has_names: with its sources and parameters.
+ */
+heft_status_t heft__tape_put(heft__text_t *out, const heft_tape_t *normal, bool has_names,
+                             heft_error_t *err);
+/* Of a tape in normal form. */
+heft_status_t heft__tape_make_digest(const heft_tape_t *normal,
+                                     char digest_out[HEFT_TAPE_DIGEST_BYTES], heft_error_t *err);
+
+/* A tape from a value that was parsed already. names: NULL, or an empty tape with all sources and
+ * then all parameters by name; it is taken, filled and given back, or destroyed on failure. */
+heft_status_t heft__tape_decode_json(struct json_t *root, heft_tape_t *names,
+                                     heft_tape_t **tape_out, heft_error_t *err);
 
 /* ---- safetensors ---- */
 

@@ -4,11 +4,11 @@
  * depends on how the buffers of a tape are numbered. Notes are written, but not in the digest: they
  * say where a write comes from, not what it does.
  */
-#include "format/tape_json.h"
+
+#include "format/format.h"
 
 #include <string.h>
 
-#include "format/format.h"
 #include "format/tape_line.h"
 
 /* ---- what lines refer to ---- */
@@ -188,24 +188,18 @@ static heft_status_t check_texts(const writer_t *w)
     return status;
 }
 
-/* Shapes are written as they are given: of packed dtypes, in elements. */
-static int64_t logical_extent(const heft_buffer_info_t *info, int k)
-{
-    uint32_t bits = heft_dtype_get_bits(info->dtype);
-    bool is_packed = bits < 8 && k + 1 == info->shape.rank;
-    return is_packed ? info->shape.extent[k] * 8 / bits : info->shape.extent[k];
-}
-
 static void put_named(const writer_t *w, heft__text_t *out, const char *key, size_t first, size_t n)
 {
     heft__text_printf(out, " \"%s\": [", key);
     for (size_t i = 0; i < n; i++) {
         const heft_buffer_info_t *info = &w->tape->buffers[first + i];
+        heft_shape_t shape; /* as it was given: of packed dtypes, in elements */
+        heft__shape_to_logical(&info->shape, info->dtype, &shape);
         heft__text_put(out, i > 0 ? ",\n  [" : "\n  [");
         heft__text_put_json(out, info->name);
         heft__text_printf(out, ", \"%s\", [", heft_dtype_get_name(info->dtype));
-        for (int k = 0; k < info->shape.rank; k++) {
-            heft__text_printf(out, k > 0 ? ", %lld" : "%lld", (long long)logical_extent(info, k));
+        for (int k = 0; k < shape.rank; k++) {
+            heft__text_printf(out, k > 0 ? ", %lld" : "%lld", (long long)shape.extent[k]);
         }
         heft__text_put(out, "]]");
     }
@@ -218,8 +212,10 @@ static void put_temps(const writer_t *w, heft__text_t *out)
     heft__text_put(out, " \"temporaries\": [");
     for (size_t b = first; b < w->tape->n_buffers; b++) {
         const heft_buffer_info_t *info = &w->tape->buffers[b];
+        heft_shape_t shape;
+        heft__shape_to_logical(&info->shape, info->dtype, &shape);
         heft__text_printf(out, "%s[\"%s\", %lld]", b > first ? ", " : "",
-                          heft_dtype_get_name(info->dtype), (long long)logical_extent(info, 0));
+                          heft_dtype_get_name(info->dtype), (long long)shape.extent[0]);
     }
     heft__text_put(out, "],\n");
 }

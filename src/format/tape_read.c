@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "format/format.h"
-#include "format/tape_json.h"
 #include "format/tape_line.h"
 
 typedef struct reader {

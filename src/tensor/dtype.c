@@ -130,6 +130,15 @@ heft_status_t heft_shape_to_storage(const heft_shape_t *shape, heft_dtype_t dtyp
     return HEFT_OK;
 }
 
+void heft__shape_to_logical(const heft_shape_t *storage, heft_dtype_t dtype, heft_shape_t *out)
+{
+    const int64_t bits = heft_dtype_get_bits(dtype);
+    *out = *storage;
+    if (bits < 8 && storage->rank > 0) {
+        out->extent[storage->rank - 1] = storage->extent[storage->rank - 1] * 8 / bits;
+    }
+}
+
 heft_view_t heft_view_contiguous(uint32_t buffer, const heft_shape_t *storage)
 {
     heft_view_t view = { .buffer = buffer, .rank = storage->rank, .offset = 0 };

@@ -25,6 +25,9 @@ typedef enum heft__scale_rule {
     HEFT__SCALE_UE8M0 = 4
 } heft__scale_rule_t;
 
+/* The shape whose storage shape this is; of rank 1 at least where the dtype is packed. */
+void heft__shape_to_logical(const heft_shape_t *storage, heft_dtype_t dtype, heft_shape_t *out);
+
 /* ---- regions ---- */
 
 /*

@@ -289,8 +289,10 @@ static void every_flaw_is_named(void **state)
         heft_status_t status;
         const char *message;
     } cases[] = {
-        { "\"heft_contract\": 1", "\"heft_contract\": 2", HEFT_ERR_UNSUPPORTED,
-          "format version 2, this library reads 1" },
+        { "\"heft_contract\": 1", "\"heft_contract\": 2", HEFT_ERR_FORMAT,
+          "what it holds is format 1" },
+        { "\"heft_contract\": 1", "\"heft_contract\": 3", HEFT_ERR_UNSUPPORTED,
+          "format version 3, this library reads 2" },
         { "\"heft_contract\": 1", "\"heft_contract\": \"1\"", HEFT_ERR_FORMAT,
           "\"heft_contract\" must be" },
         { "\"mapping\"", "\"maping\"", HEFT_ERR_FORMAT, "unknown key \"maping\"" },
@@ -308,7 +310,8 @@ static void every_flaw_is_named(void **state)
         { "\"let\":", "\"lat\":", HEFT_ERR_FORMAT, "unknown key \"lat\"" },
         { "\"bindings\": {", "\"bindings\": [], \"x\": {", HEFT_ERR_FORMAT, "unknown key \"x\"" },
         { "\"destination\": 0", "\"destination\": 2", HEFT_ERR_FORMAT, "\"destination\" must be" },
-        { "\"destination\": 0", "\"destination\": 1", HEFT_ERR_FORMAT, "must all differ" },
+        { "\"destination\": 0", "\"destination\": 1", HEFT_ERR_FORMAT,
+          "in the order in which ranks" },
         { "\"ranks\": [", "\"ranks\": [0,", HEFT_ERR_FORMAT, "a rank must be an object" },
         { "\"plan\": \"", "\"plan\": \"X", HEFT_ERR_FORMAT, "\"plan\" must be 64" },
         { "\"manifest\": {", "\"manifest\": {\"a\": 1,", HEFT_ERR_FORMAT,
