@@ -188,6 +188,9 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_plan_query_param(const heft_plan_t *
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_plan_query_source(const heft_plan_t *plan, uint32_t i,
                                                               heft_tensor_info_t *info_out,
                                                               heft_error_t *err);
+/** 1 if nothing uses any of source i because a recipe of a chain ignores what would be made of it.
+ */
+HEFT_API int heft_plan_leaves_out(const heft_plan_t *plan, uint32_t source);
 /** All pieces of a rank, ordered by parameter, then destination offset; borrowed. */
 HEFT_API const heft_piece_t *heft_plan_get_pieces(const heft_plan_t *plan, uint32_t rank_index,
                                                   uint64_t *n_out);

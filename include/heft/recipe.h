@@ -65,6 +65,24 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_recipe_load_all(const char *name_or_
                                                             heft_issues_t *issues,
                                                             heft_recipe_t **recipe_out,
                                                             heft_error_t *err);
+/**
+ * Several recipes as one: the first reads the source, each further one what the one before it
+ * makes, the last makes the parameters. What lies between is never there: tapes are folded to
+ * copies from the source to the parameters. A recipe before the last may have ranks; their
+ * parameters are then named rank-0.NAME, rank-1.NAME, .. A binding is taken by every recipe that
+ * declares it, one named RECIPE.NAME (the recipe's name without folders and ".heft") by that one
+ * alone. A chain is used wherever a recipe is; its text holds all of theirs, each behind a line
+ * `recipe "NAME"`, and parsing that text gives the chain again. The recipes are borrowed until
+ * return. HEFT_ERR_ARGUMENT: none, NULL, or a name that cannot stand in quotes. HEFT_ERR_LIMIT:
+ * more than 8.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_recipe_chain(const heft_recipe_t *const *recipes,
+                                                         uint32_t n, heft_recipe_t **chain_out,
+                                                         heft_error_t *err);
+/** The recipes of a chain, in order; of any other the recipe itself, 1. Borrowed; NULL beyond the
+ * end. */
+HEFT_API uint32_t heft_recipe_get_n_parts(const heft_recipe_t *recipe);
+HEFT_API const heft_recipe_t *heft_recipe_get_part(const heft_recipe_t *recipe, uint32_t i);
 HEFT_API void heft_recipe_destroy(heft_recipe_t *recipe);
 /** The text as parsed (NUL-terminated) and its name; borrowed. */
 HEFT_API const char *heft_recipe_get_text(const heft_recipe_t *recipe);
@@ -73,8 +91,8 @@ HEFT_API const char *heft_recipe_get_name(const heft_recipe_t *recipe);
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_bindings_create(heft_bindings_t **bindings_out,
                                                             heft_error_t *err);
 HEFT_API void heft_bindings_destroy(heft_bindings_t *bindings);
-/** Override `let name`; value is an integer, true/false, a word, or a list as JSON ([0, 1, 2]).
- * Last one wins. */
+/** Override `let name` (of one recipe of a chain: "recipe.name"); value is an integer, true/false,
+ * a word, or a list as JSON ([0, 1, 2]). Last one wins. */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_bindings_set(heft_bindings_t *bindings,
                                                          const char *name, const char *value,
                                                          heft_error_t *err);
@@ -175,7 +193,7 @@ typedef struct heft_exception {
     const char *reason;  /* never empty */
     const char *where;   /* "recipe:line:column", or "" */
     int32_t is_optional; /* 1: it may match nothing */
-    int32_t reserved;
+    int32_t stage;       /* of a chain: which recipe says so, the first is 0 */
 } heft_exception_t;
 
 /** The exceptions a recipe states, in order, whatever their `when`, patterns as they are written

@@ -106,16 +106,18 @@ struct cli_args {
 #define CLI_OPT_RECIPE(required)                                                                \
     {                                                                                           \
         .name = "recipe", .value = "RECIPE", .kind = CLI_TEXT, .complete = CLI_COMPLETE_FILE,   \
-        .is_required = (required),                                                              \
+        .is_required = (required), .is_repeatable = true,                                       \
         .help =                                                                                 \
             "The recipe: a path (with a slash, or ending in .heft), or a bare name, looked up " \
-            "in the folders of $HEFT_RECIPES and then among the shipped ones."                  \
+            "in the folders of $HEFT_RECIPES and then among the shipped ones. Repeated: a "     \
+            "chain, each reading what the one before it makes; nothing between is written."     \
     }
-#define CLI_OPT_LET                                                                            \
-    {                                                                                          \
-        .name = "let", .value = "NAME=VALUE", .kind = CLI_TEXT, .is_repeatable = true,         \
-        .help = "Give a `let` of the recipe another value; @FILE: the JSON in a file. Can be " \
-                "repeated."                                                                    \
+#define CLI_OPT_LET                                                                             \
+    {                                                                                           \
+        .name = "let", .value = "NAME=VALUE", .kind = CLI_TEXT, .is_repeatable = true,          \
+        .help = "Give a `let` of the recipe another value; @FILE: the JSON in a file. Can be "  \
+                "repeated. In a chain every recipe that has the name takes it, RECIPE.NAME is " \
+                "for one alone."                                                                \
     }
 #define CLI_OPT_CONFIG                                                                      \
     {                                                                                       \

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MAX_PRINTED_FINDINGS = 200 };
+enum { MAX_PRINTED_FINDINGS = 200, CLI_MAX_RECIPES = 8 };
 
 void cli_job_init(cli_job_t *job)
 {
@@ -86,12 +86,37 @@ static int refuse_values(const cli_args_t *args, cli_job_t *job)
     return code;
 }
 
+/* One recipe, or a chain of those that are given. */
+static heft_status_t load_recipes(const cli_args_t *args, cli_job_t *job)
+{
+    heft_recipe_t *parts[CLI_MAX_RECIPES + 1] = { NULL };
+    uint32_t n = 0;
+    size_t cursor = 0;
+    const char *name;
+    heft_status_t status = HEFT_OK;
+    while (status == HEFT_OK && n <= CLI_MAX_RECIPES &&
+           (name = cli_next(args, "recipe", &cursor)) != NULL) {
+        status = heft_recipe_load_all(name, job->issues, &parts[n], &job->err);
+        n += status == HEFT_OK ? 1 : 0;
+    }
+    if (status == HEFT_OK && n == 1) {
+        job->recipe = parts[0];
+        return HEFT_OK;
+    }
+    if (status == HEFT_OK) {
+        status = heft_recipe_chain((const heft_recipe_t *const *)parts, n, &job->recipe, &job->err);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        heft_recipe_destroy(parts[i]);
+    }
+    return status;
+}
+
 int cli_job_load_recipe(const cli_args_t *args, const char *config_folder, cli_job_t *job)
 {
     heft_status_t status = heft_issues_create(&job->issues, &job->err);
     if (status == HEFT_OK) {
-        status =
-            heft_recipe_load_all(cli_text(args, "recipe"), job->issues, &job->recipe, &job->err);
+        status = load_recipes(args, job);
     }
     if (status != HEFT_OK) {
         bool is_name = status == HEFT_ERR_NOT_FOUND && job->err.sys_errno == 0;

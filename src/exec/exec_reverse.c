@@ -237,7 +237,7 @@ static bool is_left_out(const reversal_t *r, uint32_t source, const heft_tensor_
             return true;
         }
     }
-    return false;
+    return !is_held && heft_plan_leaves_out(r->plan, source) != 0;
 }
 
 /* Also places the sources in the checkpoint to write: both are in bytewise name order. */

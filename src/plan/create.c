@@ -143,6 +143,49 @@ static heft_status_t make(maker_t *m, const heft_tape_t *const *tapes, heft_erro
     return status == HEFT_OK ? prove(m, err) : status;
 }
 
+heft_status_t heft__plan_create_one(const heft_tape_t *const *tapes, uint32_t n_tapes,
+                                    uint32_t first_rank, const heft_plan_opts_t *opts,
+                                    const heft__map_t *const *names, heft_plan_t **plan_out,
+                                    heft_report_t **report_out, heft_error_t *err)
+{
+    maker_t m = { 0 };
+    heft_status_t status = begin(&m, n_tapes, first_rank, opts, err);
+    m.proof.names = names;
+    if (status == HEFT_OK) {
+        status = make(&m, tapes, err);
+    }
+    heft_report_t *report = m.proof.report;
+    bool is_complete = status == HEFT_OK;
+    if (is_complete && heft_report_get_n_errors(report) > 0) {
+        status =
+            heft__error_set(err, HEFT_ERR_PROOF, "%s; first: %s", heft_report_get_summary(report),
+                            heft_report_get_finding(report, 0)->text);
+    }
+    if (status == HEFT_OK) {
+        *plan_out = m.plan;
+    } else {
+        heft_plan_destroy(m.plan);
+    }
+    if (is_complete) {
+        *report_out = report;
+    } else {
+        heft_report_destroy(report);
+    }
+    heft__plan_builder_fini(&m.builder);
+    heft__proof_fini(&m.proof);
+    return status;
+}
+
+/* How many recipes stand behind a tape: 1, but for a chain. */
+static int32_t count_stages(const heft_tape_t *tape)
+{
+    int32_t n = 1;
+    for (; tape->second != NULL; tape = tape->second) {
+        n++;
+    }
+    return n;
+}
+
 heft_status_t heft_plan_create(const heft_tape_t *const *tapes, uint32_t n_tapes,
                                uint32_t first_rank, const heft_plan_opts_t *opts,
                                heft_plan_t **plan_out, heft_report_t **report_out,
@@ -164,29 +207,14 @@ heft_status_t heft_plan_create(const heft_tape_t *const *tapes, uint32_t n_tapes
                                    (unsigned)n_tapes);
         }
     }
-    maker_t m = { 0 };
-    status = begin(&m, n_tapes, first_rank, &loaded, err);
-    if (status == HEFT_OK) {
-        status = make(&m, tapes, err);
+    int32_t n_stages = count_stages(tapes[0]);
+    for (uint32_t i = 0; i < loaded.n_exceptions; i++) {
+        if (loaded.exceptions[i].stage < 0 || loaded.exceptions[i].stage >= n_stages) {
+            return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                                   "exception %u \"%s\" is of recipe %d of a chain of %d",
+                                   (unsigned)i, loaded.exceptions[i].pattern,
+                                   (int)loaded.exceptions[i].stage, (int)n_stages);
+        }
     }
-    heft_report_t *report = m.proof.report;
-    bool is_complete = status == HEFT_OK;
-    if (is_complete && heft_report_get_n_errors(report) > 0) {
-        status =
-            heft__error_set(err, HEFT_ERR_PROOF, "%s; first: %s", heft_report_get_summary(report),
-                            heft_report_get_finding(report, 0)->text);
-    }
-    if (status == HEFT_OK) {
-        *plan_out = m.plan;
-    } else {
-        heft_plan_destroy(m.plan);
-    }
-    if (is_complete && report_out != NULL) {
-        *report_out = report;
-    } else {
-        heft_report_destroy(report);
-    }
-    heft__plan_builder_fini(&m.builder);
-    heft__proof_fini(&m.proof);
-    return status;
+    return heft__plan_prove(tapes, n_tapes, first_rank, &loaded, plan_out, report_out, err);
 }

@@ -24,6 +24,12 @@ static const kind_row_t rows[] = {
     [HEFT_EXCEPTION_EQUAL] = { "equal", "must be equal", "parameter", "written once" },
 };
 
+bool heft__names_match(const heft__map_t *names, const char *pattern, const char *name)
+{
+    return names != NULL ? heft__map_get(names, name, strlen(name)) != HEFT__MAP_NONE
+                         : heft_name_matches(pattern, name) != 0;
+}
+
 bool heft__excuses_apply(heft__proof_t *proof, uint32_t kinds, const char *name, int64_t n_elems,
                          int32_t owner)
 {
@@ -31,7 +37,9 @@ bool heft__excuses_apply(heft__proof_t *proof, uint32_t kinds, const char *name,
     for (uint32_t i = 0; i < proof->opts->n_exceptions; i++) {
         heft__excuse_t *excuse = &proof->excuses[i];
         const heft_exception_t *exception = excuse->exception;
-        if ((kinds >> exception->kind & 1) == 0 || !heft_name_matches(exception->pattern, name)) {
+        const heft__map_t *names = proof->names != NULL ? proof->names[i] : NULL;
+        if ((kinds >> exception->kind & 1) == 0 ||
+            !heft__names_match(names, exception->pattern, name)) {
             continue;
         }
         matched = true;

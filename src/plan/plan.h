@@ -57,6 +57,8 @@ struct heft_plan {
     heft__plan_rank_t *ranks;
     heft__plan_group_t *groups;
     uint32_t *group_of; /* slot -> group, or HEFT_GROUP_NONE */
+    /* by source: unused as a whole, and a recipe of a chain ignores what would be made of it */
+    uint8_t *is_left_out;
     char digest[65];
 };
 
@@ -108,6 +110,8 @@ heft_status_t heft__report_add(heft_report_t *report, heft_finding_kind_t kind, 
 /* Sort, add the totals of what is not listed, and write the summary. */
 heft_status_t heft__report_finish(heft_report_t *report, uint64_t n_pieces, int64_t n_planned,
                                   int64_t n_expected, heft_error_t *err);
+/* Add whose it is to the summary of a finished report. False: no memory. */
+bool heft__report_set_title(heft_report_t *report, const char *title);
 /* Append "[4..6, 0..4)" (half-open per dimension), or "[]" for a scalar. */
 void heft__report_put_range(heft__text_t *text, int32_t n_dims, const int64_t *begin,
                             const int64_t *end);
@@ -201,8 +205,9 @@ typedef struct heft__proof {
     heft_report_t *report;
     heft__cover_t *cover;
     heft__readers_t *readers;
-    heft__excuse_t *excuses; /* one for each exception */
-    heft__claim_t *claims;   /* scratch */
+    heft__excuse_t *excuses;         /* one for each exception */
+    const heft__map_t *const *names; /* NULL, or of each exception the names it is of, or NULL */
+    heft__claim_t *claims;           /* scratch */
     size_t cap_claims;
     int64_t *uncovered;        /* by slot */
     uint8_t *excused;          /* by slot: an exception matches it */
@@ -235,6 +240,8 @@ heft_status_t heft__proof_add_unused(heft__proof_t *proof, heft_error_t *err);
  * something to excuse. True when an exception matches. */
 bool heft__excuses_apply(heft__proof_t *proof, uint32_t kinds, const char *name, int64_t n_elems,
                          int32_t owner);
+/* One of the names, or where names is NULL by pattern. */
+bool heft__names_match(const heft__map_t *names, const char *pattern, const char *name);
 /* Notes for the exceptions that excused something, errors for the stale ones. */
 heft_status_t heft__excuses_report(heft__proof_t *proof, heft_error_t *err);
 
@@ -262,8 +269,20 @@ static inline int32_t heft__proof_rank(const heft__proof_t *proof, uint32_t rank
  * distance, so that a later name must be nearer. Common beginnings and ends cost nothing. */
 bool heft__proof_nearer(const char *a, const char *b, uint32_t *limit);
 
-/* ---- create.c ---- */
+/* ---- create.c, stages.c ---- */
 
+/* A plan as the tapes stand, whatever they were joined of. names: for each exception the names it
+ * is of, or NULL where its pattern says so; NULL: all by pattern. The report is given as in
+ * heft_plan_create. */
+heft_status_t heft__plan_create_one(const heft_tape_t *const *tapes, uint32_t n_tapes,
+                                    uint32_t first_rank, const heft_plan_opts_t *opts,
+                                    const heft__map_t *const *names, heft_plan_t **plan_out,
+                                    heft_report_t **report_out, heft_error_t *err);
+/* heft_plan_create behind its checks: joined tapes are proven part by part first. */
+heft_status_t heft__plan_prove(const heft_tape_t *const *tapes, uint32_t n_tapes,
+                               uint32_t first_rank, const heft_plan_opts_t *opts,
+                               heft_plan_t **plan_out, heft_report_t **report_out,
+                               heft_error_t *err);
 /* Put what and the name before the message of a failure. */
 heft_status_t heft__plan_name_error(heft_error_t *err, heft_status_t status, const char *what,
                                     const char *name);

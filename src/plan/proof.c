@@ -378,6 +378,12 @@ heft_status_t heft__proof_load(heft__proof_t *proof, heft_error_t *err)
     if (proof->uncovered == NULL || proof->excused == NULL || proof->unused == NULL) {
         return heft__error_nomem(err, plan->n_slots * sizeof *proof->uncovered);
     }
+    if (proof->names != NULL) {
+        proof->plan->is_left_out = heft__arena_calloc(&proof->plan->arena, plan->n_sources, 1);
+        if (proof->plan->is_left_out == NULL) {
+            return heft__error_nomem(err, plan->n_sources);
+        }
+    }
     return heft__readers_create(plan, &proof->readers, err);
 }
 

@@ -150,3 +150,8 @@ const char *heft_plan_get_piece_note(const heft_plan_t *plan, const heft_piece_t
     }
     return ""; /* of an operation's input, or of no plan of ours */
 }
+
+int heft_plan_leaves_out(const heft_plan_t *plan, uint32_t source)
+{
+    return source < plan->n_sources && plan->is_left_out != NULL && plan->is_left_out[source] != 0;
+}

@@ -227,3 +227,14 @@ heft_status_t heft__report_finish(heft_report_t *report, uint64_t n_pieces, int6
     heft__text_fini(&text);
     return status;
 }
+
+bool heft__report_set_title(heft_report_t *report, const char *title)
+{
+    heft__text_t text;
+    heft__text_init(&text);
+    heft__text_printf(&text, "%s; in recipe \"%s\"", report->summary, title);
+    char *summary = text.failed ? NULL : heft__arena_strndup(&report->arena, text.data, text.len);
+    heft__text_fini(&text);
+    report->summary = summary != NULL ? summary : report->summary;
+    return summary != NULL;
+}

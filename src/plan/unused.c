@@ -41,7 +41,11 @@ static bool apply_excuses(heft__proof_t *proof, uint32_t source)
     int64_t unused = proof->unused[source];
     bool is_unused =
         heft__excuses_apply(proof, 1u << HEFT_EXCEPTION_UNUSED, info->name, unused, -1);
-    bool is_alone = proof->plan->n_ranks == 1 || proof->opts->partial != 0;
+    if (is_unused && unused == info->n_elems && proof->plan->is_left_out != NULL) {
+        proof->plan->is_left_out[source] = 1;
+    }
+    /* of a chain only those are here that were right in their recipe */
+    bool is_alone = proof->plan->n_ranks == 1 || proof->opts->partial != 0 || proof->names != NULL;
     int64_t n = is_alone ? unused : info->n_elems - unused;
     bool is_elsewhere = heft__excuses_apply(proof, 1u << HEFT_EXCEPTION_ELSEWHERE, info->name, n,
                                             is_alone ? -1 : first_reader(proof, source));

@@ -154,11 +154,22 @@ bool heft__is_let_name(const char *name)
     return name[0] != '\0';
 }
 
+/* NAME, or RECIPE.NAME: of one recipe of a chain. */
+static bool is_binding_name(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    bool is_good = heft__is_let_name(dot != NULL ? dot + 1 : name) && dot != name;
+    for (const char *at = name; dot != NULL && at < dot && is_good; at++) {
+        is_good = (unsigned char)*at > ' ' && strchr("\"\x7f=", *at) == NULL;
+    }
+    return is_good;
+}
+
 /* What must hold of a value's text: one line, since it goes into messages and files. */
 static heft_status_t check_binding(const char *name, const char *text, heft_error_t *err)
 {
     heft__value_t value;
-    if (!heft__is_let_name(name)) {
+    if (!is_binding_name(name)) {
         return heft__error_set(err, HEFT_ERR_ARGUMENT, "\"%.60s\" is no name of a let", name);
     }
     size_t n = strlen(text);

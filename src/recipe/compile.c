@@ -3,10 +3,12 @@
  * Compile: rules times source names, in the order of the text and of the names, so that the tape
  * does not depend on anything else.
  */
-#include "recipe/compile.h"
+#include "recipe/chain.h"
 
 #include <stdio.h>
 #include <string.h>
+
+#include "tape/tape.h"
 
 #define MAX_NEAREST 40       /* errors for which a nearest name is looked for: it takes long */
 #define MAX_ROUNDS (1 << 20) /* of the loops of a rule, for one match */
@@ -585,16 +587,12 @@ heft_status_t heft_recipe_compile(const heft_recipe_t *recipe, const heft_bindin
                                    err);
 }
 
-/* manifest_out: NULL if it is not wanted. */
-static heft_status_t compile_all(const heft_recipe_t *recipe, const heft_bindings_t *bindings,
-                                 uint32_t rank, const heft_manifest_t *source,
-                                 const heft_manifest_t *destination, heft_issues_t *issues,
-                                 heft_tape_t **tape_out, heft_manifest_t **manifest_out,
-                                 heft_error_t *err)
+heft_status_t heft__compile_one(const heft_recipe_t *recipe, const heft_bindings_t *bindings,
+                                uint32_t rank, const heft_manifest_t *source,
+                                const heft_manifest_t *destination, heft_issues_t *issues,
+                                heft_tape_t **tape_out, heft_manifest_t **manifest_out,
+                                heft_error_t *err)
 {
-    if (recipe == NULL || source == NULL) {
-        return heft__error_set(err, HEFT_ERR_ARGUMENT, "no recipe or source");
-    }
     heft__compile_t *c = heft__calloc(1, sizeof *c);
     if (c == NULL) {
         return heft__error_nomem(err, sizeof *c);
@@ -610,7 +608,8 @@ static heft_status_t compile_all(const heft_recipe_t *recipe, const heft_binding
     heft__text_init(&c->text);
     heft__map_init(&c->by_name);
     if (take(c, heft__env_init(&c->env, recipe, bindings, c->err)) &&
-        take(c, heft_tape_create(&c->tape, c->err))) {
+        take(c, heft_tape_create(&c->tape, c->err)) &&
+        take(c, heft__tape_set_title(c->tape, recipe->name, c->err))) {
         run(c, rank, source, destination);
     }
     heft_status_t status = heft__faults_status(&faults, err);
@@ -634,15 +633,25 @@ static heft_status_t compile_all(const heft_recipe_t *recipe, const heft_binding
     return status;
 }
 
+static heft_status_t compile_any(const heft_recipe_t *recipe, const heft_bindings_t *bindings,
+                                 uint32_t rank, const heft_manifest_t *source,
+                                 const heft_manifest_t *destination, heft_issues_t *issues,
+                                 heft_tape_t **tape_out, heft_manifest_t **manifest_out,
+                                 heft_error_t *err)
+{
+    if (recipe == NULL || source == NULL || (tape_out == NULL && manifest_out == NULL)) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "no recipe, source or output");
+    }
+    return (recipe->n_parts > 0 ? heft__chain_compile : heft__compile_one)(
+        recipe, bindings, rank, source, destination, issues, tape_out, manifest_out, err);
+}
+
 heft_status_t heft_recipe_compile_all(const heft_recipe_t *recipe, const heft_bindings_t *bindings,
                                       uint32_t rank, const heft_manifest_t *source,
                                       const heft_manifest_t *destination, heft_issues_t *issues,
                                       heft_tape_t **tape_out, heft_error_t *err)
 {
-    if (tape_out == NULL) {
-        return heft__error_set(err, HEFT_ERR_ARGUMENT, "no output");
-    }
-    return compile_all(recipe, bindings, rank, source, destination, issues, tape_out, NULL, err);
+    return compile_any(recipe, bindings, rank, source, destination, issues, tape_out, NULL, err);
 }
 
 heft_status_t heft_recipe_synthesize(const heft_recipe_t *recipe, const heft_bindings_t *bindings,
@@ -650,8 +659,5 @@ heft_status_t heft_recipe_synthesize(const heft_recipe_t *recipe, const heft_bin
                                      heft_issues_t *issues, heft_manifest_t **manifest_out,
                                      heft_error_t *err)
 {
-    if (manifest_out == NULL) {
-        return heft__error_set(err, HEFT_ERR_ARGUMENT, "no output");
-    }
-    return compile_all(recipe, bindings, rank, source, NULL, issues, NULL, manifest_out, err);
+    return compile_any(recipe, bindings, rank, source, NULL, issues, NULL, manifest_out, err);
 }

@@ -254,6 +254,13 @@ typedef struct heft__idle {
     const char *text;   /* of its pattern, with its values */
 } heft__idle_t;
 
+/* The tape of one rank of a recipe that is no chain, and its parameters as a manifest; either out
+ * may be NULL: not wanted. */
+heft_status_t heft__compile_one(const heft_recipe_t *recipe, const heft_bindings_t *bindings,
+                                uint32_t rank, const heft_manifest_t *source,
+                                const heft_manifest_t *destination, heft_issues_t *issues,
+                                heft_tape_t **tape_out, heft_manifest_t **manifest_out,
+                                heft_error_t *err);
 /* Everything one rule does. */
 heft_status_t heft__compile_rule(heft__compile_t *c, const heft__rule_t *rule,
                                  heft__idle_t *idle_out);

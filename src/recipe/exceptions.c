@@ -4,7 +4,7 @@
  * are dropped, and so are those that match only what the source excludes already. Evaluated as for
  * rank 0, since an exception speaks for all ranks.
  */
-#include "recipe/compile.h"
+#include "recipe/chain.h"
 
 #include <string.h>
 
@@ -174,6 +174,10 @@ heft_status_t heft_recipe_resolve_exceptions(const heft_recipe_t *recipe,
                                              heft_exception_t **exceptions_out, uint32_t *n_out,
                                              heft_error_t *err)
 {
+    if (recipe->n_parts > 0) {
+        return heft__chain_resolve_exceptions(recipe, bindings, source, destination, exceptions_out,
+                                              n_out, err);
+    }
     heft__names_t names = { 0 };
     heft__env_t env;
     heft__faults_t faults;

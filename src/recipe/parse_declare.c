@@ -165,9 +165,13 @@ heft_status_t heft__parse_attr(heft__parser_t *p, bool is_optional)
 
 /* ---- what is declared, for callers ---- */
 
+/* A chain reads what its first recipe reads, and makes what its last one makes. */
 static const heft__name_decl_t *decl_of(const heft_recipe_t *recipe, const char *side)
 {
     int i = strcmp(side, "source") == 0 ? HEFT__SOURCE : HEFT__DESTINATION;
+    if (recipe->n_parts > 0) {
+        recipe = recipe->parts[i == HEFT__SOURCE ? 0 : recipe->n_parts - 1];
+    }
     return &recipe->name_decls[i];
 }
 

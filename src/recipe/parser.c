@@ -2,7 +2,7 @@
 /*
  * A recipe: statements, one after the other, and its life.
  */
-#include "recipe/syntax.h"
+#include "recipe/chain.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -538,6 +538,8 @@ heft_status_t heft_recipe_parse_all(const char *name, const char *text, size_t n
     heft_status_t status;
     if (recipe->name == NULL || recipe->text == NULL) {
         status = heft__error_nomem(err, n);
+    } else if (heft__chain_is_chain(recipe->text, n)) {
+        status = heft__chain_parse(recipe, n, issues, err);
     } else {
         status = parse_all(recipe, n, issues, err);
     }
@@ -553,6 +555,9 @@ void heft_recipe_destroy(heft_recipe_t *recipe)
 {
     if (recipe == NULL) {
         return;
+    }
+    for (uint32_t p = 0; p < recipe->n_parts; p++) {
+        heft_recipe_destroy(recipe->parts[p]);
     }
     json_decref(recipe->lists);
     heft__free(recipe->lets);

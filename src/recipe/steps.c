@@ -3,7 +3,7 @@
  * What is evaluated before the rules: lets and their bindings, `ranks`, `require`, in the order of
  * the text.
  */
-#include "recipe/compile.h"
+#include "recipe/chain.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -203,6 +203,9 @@ heft_status_t heft__env_run(heft__env_t *env, bool until_ranks, heft__faults_t *
 heft_status_t heft_recipe_count_ranks(const heft_recipe_t *recipe, const heft_bindings_t *bindings,
                                       uint32_t *n_ranks_out, heft_error_t *err)
 {
+    if (recipe->n_parts > 0) {
+        return heft__chain_count_ranks(recipe, bindings, n_ranks_out, err);
+    }
     heft__env_t env;
     heft__faults_t faults;
     heft__faults_init(&faults, recipe, NULL, false);

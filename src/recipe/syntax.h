@@ -18,7 +18,8 @@
 #define HEFT__MAX_SLOTS 96    /* sizes and offsets of one rule */
 #define HEFT__MAX_DEPTH 48    /* nesting of expressions and groups */
 #define HEFT__MAX_HEIGHT 256  /* of the tree of an expression */
-#define HEFT__MAX_PARTS 8     /* sources, targets, loops, and kernel arguments of one rule */
+#define HEFT__MAX_PARTS \
+    8 /* sources, targets, loops, kernel arguments of a rule; recipes of a chain */
 #define HEFT__NONE (-1)
 #define HEFT__MAX_ATTRS 16 /* of one `attr` */
 #define HEFT__SOURCE 0
@@ -419,6 +420,9 @@ struct heft_recipe {
     const char **config_keys; /* paths of config.KEY, as often as they are named */
     size_t n_config_keys, cap_config_keys;
     json_t *lists; /* an array of those that expressions hold; NULL: none */
+    /* of a chain; it has variables, keys and exceptions of all of them, and no rules of its own */
+    struct heft_recipe *parts[HEFT__MAX_PARTS];
+    uint32_t n_parts; /* 0: no chain */
 };
 
 /* "name:line:column: message". Returns status. */

@@ -28,6 +28,7 @@ void heft_tape_destroy(heft_tape_t *tape)
     if (tape == NULL) {
         return;
     }
+    heft__tape_destroy_parts(tape);
     heft__map_fini(&tape->sources);
     heft__map_fini(&tape->params);
     heft__map_fini(&tape->notes);
@@ -35,6 +36,12 @@ void heft_tape_destroy(heft_tape_t *tape)
     heft__free(tape->writes);
     heft__arena_fini(&tape->arena);
     heft__free(tape);
+}
+
+heft_status_t heft__tape_set_title(heft_tape_t *tape, const char *title, heft_error_t *err)
+{
+    tape->title = heft__arena_strndup(&tape->arena, title, strlen(title));
+    return tape->title != NULL ? HEFT_OK : heft__error_nomem(err, strlen(title) + 1);
 }
 
 static heft__map_t *get_map(heft_tape_t *tape, heft_buffer_kind_t kind)

@@ -43,7 +43,15 @@ struct heft_tape {
     heft__map_t sources; /* name -> buffer */
     heft__map_t params;
     heft__map_t notes; /* note -> 0; keys are the interned texts */
+    const char *title; /* whose tape it is, for messages; NULL: nobody said */
+    /* of a joined tape, what it was made of; else NULL */
+    struct heft_tape **firsts; /* one for each rank of the first */
+    struct heft_tape *second;
+    uint32_t n_firsts;
 };
+
+/* Whose tape it is, for messages. */
+heft_status_t heft__tape_set_title(heft_tape_t *tape, const char *title, heft_error_t *err);
 
 heft_view_t heft__tape_view_expand(const heft__tape_view_t *view);
 
@@ -62,6 +70,30 @@ heft_status_t heft__tape_add_storage(heft_tape_t *tape, const heft_buffer_info_t
  * parameters of `more`, which this one must not have. */
 heft_status_t heft__tape_normalise(const heft_tape_t *tape, const heft_buffer_info_t *more,
                                    size_t n_more, heft_tape_t **tape_out, heft_error_t *err);
+
+/* ---- joining (joined.c) ---- */
+
+/* Record the same write on this tape: ids[b] is what buffer b is here, of the same size. */
+heft_status_t heft__tape_repeat(heft_tape_t *tape, const heft__write_t *write, const uint32_t *ids,
+                                heft_error_t *err);
+/* All writes of a tape (wanted NULL), or those marked. */
+heft_status_t heft__tape_play(heft_tape_t *tape, const heft_tape_t *from, const uint32_t *ids,
+                              const uint8_t *wanted, heft_error_t *err);
+/* What stands before the names of one of n ranks where ranks are one source; "" for one alone. */
+void heft__rank_prefix(uint32_t n_ranks, uint32_t rank, char out[24]);
+/*
+ * One tape whose second part reads what the first ones write (n_firsts ranks of them), by name.
+ * Takes firsts (the array too) and second on success; the tape keeps them. HEFT_ERR_NAME: the
+ * second reads what the first ones do not make.
+ */
+heft_status_t heft__tape_join(heft_tape_t **firsts, uint32_t n_firsts, heft_tape_t *second,
+                              heft_tape_t **tape_out, heft_error_t *err);
+/* The first half of it: a tape with all buffers and the first ones' writes; *ids_out (heft__free)
+ * says what the second one's buffers are there. Nothing is taken. */
+heft_status_t heft__tape_begin_join(heft_tape_t *const *firsts, uint32_t n_firsts,
+                                    const heft_tape_t *second, heft_tape_t **tape_out,
+                                    uint32_t **ids_out, heft_error_t *err);
+void heft__tape_destroy_parts(heft_tape_t *tape);
 
 /* ---- fold ---- */
 

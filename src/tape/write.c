@@ -395,3 +395,35 @@ heft_status_t heft_tape_opaque(heft_tape_t *tape, const char *op, const heft_vie
     }
     return append(&call, &write, dsts, srcs, NULL);
 }
+
+heft_status_t heft__tape_repeat(heft_tape_t *tape, const heft__write_t *write, const uint32_t *ids,
+                                heft_error_t *err)
+{
+    const call_t call = { .tape = tape, .note = write->note, .err = err };
+    const uint32_t n = write->n_dsts + write->n_srcs;
+    heft__write_t copy = {
+        .kind = write->kind, .n_dsts = write->n_dsts, .n_srcs = write->n_srcs, .op = ""
+    };
+    heft__program_t program = { .n_ops = write->n_ops };
+    heft_view_t *views = heft__calloc((size_t)n + 1, sizeof *views);
+    if (views == NULL) {
+        return nomem(&call, n * sizeof *views);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        bool is_dst = i < write->n_dsts;
+        views[i] =
+            heft__tape_view_expand(is_dst ? &write->dsts[i] : &write->srcs[i - write->n_dsts]);
+        views[i].buffer = ids[views[i].buffer];
+    }
+    memcpy(program.ops, write->ops, write->n_ops * sizeof *write->ops);
+    if (write->op[0] != '\0') {
+        copy.op = heft__arena_strndup(&tape->arena, write->op, strlen(write->op));
+    }
+    heft_status_t status = copy.op != NULL ? HEFT_OK : nomem(&call, strlen(write->op) + 1);
+    if (status == HEFT_OK) {
+        status =
+            append(&call, &copy, views, views + write->n_dsts, write->n_ops > 0 ? &program : NULL);
+    }
+    heft__free(views);
+    return status;
+}

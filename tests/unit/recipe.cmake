@@ -1,6 +1,7 @@
 set(recipe_tests
   bindings
   cases
+  chain
   checks
   docs
   functions
