@@ -83,7 +83,6 @@ def _elements(region: Region) -> list[int]:
 def foreach_copy_(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     for dst, src in zip(args[0], args[1], strict=True):
         tracer.dispatch(aten.copy_.default, (dst, src), {})
-    return args[0]
 
 
 @handles("aten::clone", "aten::_to_copy")

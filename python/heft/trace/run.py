@@ -34,7 +34,9 @@ class Recording:
         self.new_tensors: dict[str, Buffer] = {}
         for name, tensor in model.new_tensors():
             ref = tracer.ref(tensor)
-            if ref is not None:
+            if ref is not None and ref.buffer.kind == "param":
+                self.aliases[name] = ref.buffer.name
+            elif ref is not None:
                 self.new_tensors[name] = ref.buffer
 
 
