@@ -19,7 +19,7 @@ import tempfile
 
 import cffi
 
-# What Python gives to C: callbacks whose `arg` is a handle made by heft._callbacks.
+# What Python gives to C: callbacks; `arg` is a handle (ffi.new_handle).
 CALLBACKS = """
 extern "Python" {
     int heft_py_progress(void *arg, int64_t done_bytes, int64_t total_bytes);
@@ -30,6 +30,9 @@ extern "Python" {
     int heft_py_pause(void *arg);
     int heft_py_flipped(void *arg, int64_t version);
     int heft_py_resume(void *arg, int64_t version);
+    int heft_py_locate(void *arg);
+    int heft_py_load(void *arg, const heft_input_t *inputs, uint32_t n_inputs);
+    const char *heft_py_explain(void *arg);
     void heft_py_log(void *arg, heft_log_level_t level, const char *line);
 }
 """

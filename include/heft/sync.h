@@ -98,7 +98,8 @@ typedef struct heft_publisher_opts {
 
 /**
  * Register a source. manifest: what it holds; borrowed until destroy. data[i]: bytes of tensor i
- * (contiguous), kept valid and unchanged during pushes. In this version a fleet has one source,
+ * (contiguous), kept valid and unchanged during pushes; between them the array may be given other
+ * addresses. In this version a fleet has one source,
  * which holds every tensor whole; two are refused in preflight. HEFT_ERR_PEER when the coordinator
  * cannot be reached within the deadline.
  */

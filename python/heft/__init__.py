@@ -7,8 +7,10 @@ framework: what needs torch is in modules of its own, imported when they are ask
 
 import importlib
 
+from heft import client, errors, log
 from heft.checkpoint import Checkpoint, CheckpointWriter, write_checkpoint
 from heft.contract import Contract, Drift, DriftFinding, DriftKind, drift
+from heft.coordinator import Coordinator
 from heft.dtypes import DType
 from heft.errors import HeftError
 from heft.exceptions import Exception_, ExceptionKind
@@ -28,9 +30,12 @@ from heft.files import (
 from heft.manifest import Manifest, TensorInfo
 from heft.memory import Memory, view_as
 from heft.names import LayerForm, NameForm, NameOptions, canonical_name, name_matches
+from heft.options import Config, knobs
 from heft.plan import Finding, FindingKind, Group, Opaque, Piece, PieceSource, Plan, Report
+from heft.publisher import Member, Publisher, PushResult, manifest_of
 from heft.recipe import Bindings, Issue, Recipe
 from heft.sizes import CacheMap, kv_repeat, padded_size, rollout_tp
+from heft.subscriber import Hooks, Subscriber
 from heft.tape import BufferInfo, BufferKind, Op, OpCode, Tape, View
 
 __version__ = "0.1.0"
@@ -42,8 +47,10 @@ __all__ = [
     "CacheMap",
     "Checkpoint",
     "CheckpointWriter",
+    "Config",
     "Contract",
     "ConvertOptions",
+    "Coordinator",
     "DType",
     "DiffEntry",
     "Drift",
@@ -56,9 +63,11 @@ __all__ = [
     "FindingKind",
     "Group",
     "HeftError",
+    "Hooks",
     "Issue",
     "LayerForm",
     "Manifest",
+    "Member",
     "Memory",
     "Mismatch",
     "NameForm",
@@ -69,22 +78,30 @@ __all__ = [
     "Piece",
     "PieceSource",
     "Plan",
+    "Publisher",
+    "PushResult",
     "Recipe",
     "Report",
+    "Subscriber",
     "Tape",
     "Target",
     "TensorDiff",
     "TensorInfo",
     "View",
     "canonical_name",
+    "client",
     "convert",
     "convert_tensors",
     "diff",
     "diff_tensors",
     "digest",
     "drift",
+    "errors",
     "execute",
+    "knobs",
     "kv_repeat",
+    "log",
+    "manifest_of",
     "name_matches",
     "padded_size",
     "reverse",

@@ -7,9 +7,10 @@ library borrows it. The order in which Python collects wrappers therefore does n
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, TypeVar
 
 from heft import errors
 from heft._native import ffi, lib
@@ -75,7 +76,7 @@ def state_error(message: str) -> errors.HeftError:
 class Owned:
     """One object of the library, and how many wrappers and other objects need it."""
 
-    __slots__ = ("_destroy", "_kept", "_n_users", "pointer")
+    __slots__ = ("_destroy", "_kept", "_n_users", "lock", "pointer")
 
     def __init__(
         self, pointer: Any, destroy: Callable[[Any], Any] | None, kept: Iterable[Any]
@@ -83,6 +84,7 @@ class Owned:
         self.pointer = pointer
         self._destroy = destroy
         self._n_users = 1
+        self.lock = threading.Lock()  # of objects that are confined to one thread at a time
         self._kept = tuple(kept)  # objects, memory and Owned that this one borrows
         for other in self._kept:
             if isinstance(other, Owned):
@@ -105,11 +107,38 @@ class Owned:
         self._kept = ()
 
 
+@contextlib.contextmanager
+def holding(*handles: Handle) -> Iterator[tuple[Any, ...]]:
+    """Their pointers, which stay good in a blocking call even if another thread closes them."""
+    owners = [handle.owned for handle in handles]
+    for owned in owners:
+        owned.use()
+    try:
+        yield tuple(owned.pointer for owned in owners)
+    finally:
+        for owned in owners:
+            owned.drop()
+
+
+@contextlib.contextmanager
+def exclusive(handle: Handle) -> Iterator[Any]:
+    """The pointer of an object that one thread at a time may use; another one is refused."""
+    with holding(handle) as (pointer,):
+        lock = handle.owned.lock
+        if not lock.acquire(blocking=False):
+            raise state_error(f"this {type(handle).__name__} is in use by another thread")
+        try:
+            yield pointer
+        finally:
+            lock.release()
+
+
 class Handle:
     """A wrapper: a context manager, closed at the end of the block or when it is collected."""
 
     __slots__ = ("__weakref__", "_owned")
     _owned: Owned | None
+    _borrowing: ClassVar[tuple[str, ...]] = ()  # attributes that refer to memory of others
 
     def __new__(cls: type[_Self], *args: Any, **kwargs: Any) -> _Self:
         self = super().__new__(cls)
@@ -143,6 +172,8 @@ class Handle:
         """
         owned, self._owned = self._owned, None
         if owned is not None:
+            for name in self._borrowing:
+                setattr(self, name, None)
             owned.drop()
 
     def __enter__(self: _Self) -> _Self:

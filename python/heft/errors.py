@@ -30,6 +30,7 @@ class HeftError(Exception):
         report: Any = None,
         issues: Any = (),
         mismatch: Any = None,
+        result: Any = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -37,6 +38,7 @@ class HeftError(Exception):
         self.peer_rank = peer_rank
         self.report = report  # heft.Report, of a plan that was refused
         self.mismatch = mismatch  # heft.Mismatch, of a verification
+        self.result = result  # heft.PushResult, of a push: how far the round got
         self.issues = tuple(issues)  # heft.Issue: all that is wrong with a text, not only the first
 
 

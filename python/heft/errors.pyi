@@ -12,6 +12,7 @@ class HeftError(Exception):
     peer_rank: int
     report: Any
     mismatch: Any
+    result: Any
     issues: tuple[Any, ...]
     def __init__(
         self,
@@ -22,6 +23,7 @@ class HeftError(Exception):
         report: Any = None,
         issues: Iterable[Any] = (),
         mismatch: Any = None,
+        result: Any = None,
     ) -> None: ...
 
 BY_REMEDY: dict[int, type[HeftError]]

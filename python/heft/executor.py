@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from heft import memory
 from heft._callbacks import Callbacks
-from heft._handles import Handle, argument_error, call
+from heft._handles import Handle, argument_error, call, exclusive
 from heft._native import ffi, lib
 from heft.manifest import TensorInfo
 from heft.memory import Memory
@@ -71,7 +71,8 @@ class Exec(Handle):
     def run(self, sources: Mapping[str, Any]) -> None:
         """params <- sources, by name; may differ from call to call. Blocks, without the GIL."""
         pointers, memories = bind(self._plan_sources, sources, "source", writable=False)
-        self._callbacks.call(lib.heft_exec_run, self.pointer, pointers)
+        with exclusive(self) as pointer:
+            self._callbacks.call(lib.heft_exec_run, pointer, pointers)
         del memories
 
     def digests(self, target: int = 0) -> dict[str, int]:

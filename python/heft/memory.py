@@ -96,6 +96,14 @@ class Memory(NamedTuple):
         return True
 
     @property
+    def bytes(self) -> memoryview:
+        """The bytes of contiguous memory, not to be used once what they belong to is gone."""
+        if not self.is_contiguous:
+            raise argument_error(f"memory of shape {list(self.shape)} is not contiguous")
+        view = memoryview(ffi.buffer(ffi.cast("char *", self.address), self.n_bytes))
+        return view.toreadonly() if self.is_read_only else view
+
+    @property
     def pointer(self) -> Any:
         return ffi.cast("void *", self.address)
 
@@ -148,6 +156,19 @@ def contiguous(
 
     The shape is in storage units. A packed dtype comes as bytes (U8).
     """
+    memory = strided(tensor, name, dtype, shape, writable=writable)
+    if not memory.is_contiguous:
+        raise argument_error(
+            f'tensor "{name}": memory is not contiguous: shape {list(memory.shape)}, '
+            f"strides {list(memory.strides)}"
+        )
+    return memory
+
+
+def strided(
+    tensor: Any, name: str, dtype: DType, shape: Sequence[int], *, writable: bool
+) -> Memory:
+    """The same with any strides."""
     memory = describe(tensor, name)
     where = f'tensor "{name}"'
     if memory.dtype is not dtype and not (dtype.is_packed and memory.dtype is DType.U8):
@@ -156,14 +177,14 @@ def contiguous(
         raise shape_error(
             f"{where}: memory has shape {list(memory.shape)}, {list(shape)} is expected"
         )
-    if not memory.is_contiguous:
-        raise argument_error(
-            f"{where}: memory is not contiguous: shape {list(memory.shape)}, "
-            f"strides {list(memory.strides)}"
-        )
     if writable and memory.is_read_only:
         raise argument_error(f"{where}: memory is read-only")
     return memory
+
+
+def of_address(address: int, dtype: DType, shape: Sequence[int]) -> Memory:
+    """Contiguous memory that somebody else keeps."""
+    return Memory(address, dtype, tuple(shape), _row_major(shape), False, None)
 
 
 def storage_shape(dtype: DType, shape: Sequence[int]) -> tuple[int, ...]:

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The source of rounds: what a trainer pushes (include/heft/sync.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from heft import memory
+from heft._handles import Handle, argument_error, call, error_of, exclusive, new_error, text_of
+from heft._native import ffi, lib
+from heft.checkpoint import Path
+from heft.manifest import Manifest
+from heft.options import new_options
+
+
+class Member(NamedTuple):
+    """What publishers and subscribers have in common. Zero and None: settings, then defaults."""
+
+    job: str | None = None
+    replica: int = 0
+    rank: int = 0
+    n_threads: int = 0
+    deadline_ms: int = 0  # of every call to the coordinator
+    token_file: Path | None = None
+    ca_file: Path | None = None
+    insecure: bool = False
+
+
+class PushResult(NamedTuple):
+    version: int  # asked for
+    round_epoch: int
+    round_seq: int
+    n_destinations: int
+    n_pieces: int
+    n_bytes: int  # payload moved to all destinations
+    transfer_s: float
+    verify_s: float
+    pause_s: float  # pause to resume, the longest member
+    total_s: float
+    state: str  # "committed", "aborted", ...
+
+
+def _result_of(r: Any) -> PushResult:
+    values = {name: getattr(r, name) for name in PushResult._fields}
+    return PushResult(**{**values, "state": text_of(r.state)})
+
+
+class Publisher(Handle):
+    """A source that holds every tensor whole. One thread at a time.
+
+    Tensors are kept alive, read where they lie during a push, and must not change until it returns.
+    """
+
+    __slots__ = ("_data", "_memories", "manifest")
+    _borrowing = ("_data", "_memories")
+    manifest: Manifest
+
+    def __init__(
+        self,
+        url: str | None,
+        tensors: Mapping[str, Any],
+        *,
+        manifest: Manifest | None = None,
+        member: Member = Member(),  # noqa: B008  immutable
+        max_bytes_per_s: int = 0,
+    ) -> None:
+        """Register with the coordinator at url (None: from the settings).
+
+        tensors: by name, contiguous. manifest: what is declared; None: these names, dtypes and
+        shapes. max_bytes_per_s: leave bandwidth to the trainer.
+        """
+        self.manifest = manifest if manifest is not None else manifest_of(tensors, "source")
+        self._data = ffi.new("void *[]", max(len(self.manifest), 1))
+        self._memories: list[Any] = [None] * len(self.manifest)
+        self._bind(tensors)
+        values = {"url": url, "max_bytes_per_s": max_bytes_per_s, **member._asdict()}
+        opts, kept = new_options("heft_publisher_opts_t", values)
+        out = ffi.new("heft_publisher_t **")
+        call(lib.heft_publisher_create, opts, self.manifest.pointer, self._data, out)
+        del kept
+        kept_alive = (self.manifest, self._data, self._memories)
+        self._own(out[0], lib.heft_publisher_destroy, *kept_alive)
+
+    def _bind(self, tensors: Mapping[str, Any]) -> None:
+        infos = list(self.manifest)
+        missing = {info.name for info in infos} - set(tensors)
+        unknown = set(tensors) - {info.name for info in infos}
+        if missing or unknown:
+            name = min(missing or unknown)
+            what = "not given" if missing else "not in the manifest"
+            raise argument_error(
+                f'tensor "{name}" is {what} ({len(missing or unknown)} such names)'
+            )
+        found = []
+        for info in infos:
+            shape = memory.storage_shape(info.dtype, info.shape)
+            tensor = tensors[info.name]
+            found.append(memory.contiguous(tensor, info.name, info.dtype, shape, writable=False))
+        for i, one in enumerate(found):
+            self._memories[i], self._data[i] = one, one.pointer
+
+    def push(self, version: int, tensors: Mapping[str, Any] | None = None) -> PushResult:
+        """Bring every destination to `version`, or leave the old one live everywhere.
+
+        Blocks without the interpreter lock, bounded by the coordinator's deadlines. Returns only if
+        committed; otherwise the exception says phase, member and cause, and `result` how far the
+        round got. tensors: they lie elsewhere now, such as the arrays of a new training state.
+        """
+        with exclusive(self) as pointer:
+            if tensors is not None:
+                self._bind(tensors)
+            out, err = ffi.new("heft_push_result_t *"), new_error()
+            status = lib.heft_publisher_push(pointer, version, out, err)
+            result = _result_of(out)
+        if status:
+            raise error_of(status, err, result=result)
+        return result
+
+
+def manifest_of(
+    tensors: Mapping[str, Any], side: str, attrs: Mapping[str, str] | None = None
+) -> Manifest:
+    """A manifest of these tensors, by name; a scalar dtype's shape is as the framework sees it."""
+    found = ((name, memory.describe(tensor, name)) for name, tensor in tensors.items())
+    return Manifest.create(side, [(name, one.dtype, one.shape) for name, one in found], attrs=attrs)
