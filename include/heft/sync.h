@@ -40,7 +40,8 @@ typedef struct heft_coordinator_opts {
     uint32_t request_ms;      /* 0: 30 s: a request that has not arrived whole is broken off */
     uint32_t max_connections; /* 0: 8192 */
     uint8_t insecure;         /* 1: listen beyond loopback without token and TLS */
-    uint8_t reserved2[7];
+    uint8_t no_feed;          /* 1: who joins late waits for the next push, no peer feeds it */
+    uint8_t reserved2[6];
     const char *round_log; /* NULL: none; else a file: one JSON line for each round is appended */
 } heft_coordinator_opts_t;
 #define HEFT_COORDINATOR_OPTS_INIT              \

@@ -92,6 +92,14 @@ static const heft_knob_t knobs[] = {
       .help = "Coordinator: listen beyond loopback without token and TLS. Clients: send the token "
               "over plain HTTP beyond loopback. Whoever reaches the port can then order the fleet "
               "about; each start warns." },
+    { .name = "no-feed",
+      .variable = "HEFT_NO_FEED",
+      .fallback = "0",
+      .kind = HEFT_KNOB_FLAG,
+      .min = 0,
+      .max = 1,
+      .users = HEFT_KNOB_COORDINATOR,
+      .help = "Who joins late waits for the next push: no engine that serves feeds it." },
     PHASE("preflight", "PREFLIGHT", "60000", "Deadline of preflight."),
     PHASE("prepare", "PREPARE", "900000", "Deadline of prepare."),
     PHASE("stage", "STAGE", "1800000", "Deadline of stage: the transfer."),

@@ -40,6 +40,7 @@ static heft_coordinator_opts_t options_of(const cli_args_t *args)
     opts.tls_cert = cli_text(args, "tls-cert");
     opts.tls_key = cli_text(args, "tls-key");
     opts.insecure = cli_has(args, "insecure");
+    opts.no_feed = cli_has(args, "no-feed");
     opts.round_log = cli_text(args, "round-log");
     const struct {
         const char *name;

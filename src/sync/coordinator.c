@@ -66,6 +66,7 @@ static heft_status_t snapshot_members(const heft_coordinator_t *c, heft__record_
         to->rank = entry->identity.rank;
         to->in_round = in_round;
         to->moves = in_round && m->moves;
+        to->feeds = in_round && m->feeds;
         to->in_place = m->in_place;
         to->poison = (int64_t)m->poison;
         memcpy(to->job, entry->identity.job, sizeof to->job);
@@ -87,7 +88,8 @@ static heft_status_t snapshot_locked(const heft_coordinator_t *c, heft__record_t
     memcpy(out->committed_digest, r->committed_digest, sizeof out->committed_digest);
     out->before_version = r->before_version;
     memcpy(out->before_digest, r->before_digest, sizeof out->before_digest);
-    const bool sync = heft__round_is_busy(r) && r->kind == HEFT__KIND_SYNC;
+    const bool sync =
+        heft__round_is_busy(r) && (r->kind == HEFT__KIND_SYNC || r->kind == HEFT__KIND_FEED);
     if (sync) {
         out->round = r->id;
         out->version = r->version;
@@ -158,6 +160,7 @@ static void *run_ticker(void *arg)
             heft__round_tick(&c->round, now);
             heft__coordinator_settle_locked(c, now);
         }
+        const int64_t feed = heft__coordinator_feed_locked(c, now);
         if ((c->round.todo & HEFT__TODO_WRITE) != 0) {
             write_record(c);
             continue;
@@ -176,7 +179,7 @@ static void *run_ticker(void *arg)
             break;
         }
         int64_t next = heft__min_i64(waiter, heft__round_next_tick(&c->round));
-        next = heft__min_i64(next, c->sweep_ns);
+        next = heft__min_i64(next, heft__min_i64(c->sweep_ns, feed));
         next = heft__min_i64(next, heft__server_sweep(c->server, now));
         if (!c->dirty) {
             wait_until(c, next);
@@ -249,6 +252,7 @@ static heft_status_t restore_members(heft_coordinator_t *c, const heft__record_t
         m->engine = heft__coordinator_engine_locked(c, slot);
         m->in_round = from->in_round;
         m->moves = from->moves;
+        m->feeds = from->feeds;
         m->in_place = from->in_place;
         m->poison = (heft__poison_t)from->poison;
         m->contact_ns = heft__clock_mono_ns();
@@ -271,10 +275,10 @@ static heft_status_t restore(heft_coordinator_t *c, const heft__record_t *record
         memcpy(r->source_digest, record->source_digest, sizeof r->source_digest);
         heft__result_slot_t *slot = heft__coordinator_new_result_locked(c);
         slot->id = record->round;
-        slot->kind = HEFT__KIND_SYNC;
         slot->version = record->version;
         const int64_t now = heft__clock_mono_ns();
         heft__round_restore(r, record->in_doubt, now);
+        slot->kind = r->kind;
         heft__coordinator_settle_locked(c, now);
     }
     return status;
@@ -333,6 +337,7 @@ static heft_status_t set_up(heft_coordinator_t *c, const heft_coordinator_opts_t
         c->round.n_members = 0; /* grows with the slots in use */
         const int64_t third = config.contact_ns / MS / 3;
         c->poll_ms = (uint32_t)heft__max_i64(heft__min_i64(opts->poll_ms, third), 1);
+        c->no_feed = opts->no_feed != 0;
         c->decide_ms = (uint32_t)(config.limit_ns[HEFT__PHASE_DECIDE] / MS);
         status = restore(c, &record, err);
     }
@@ -487,6 +492,10 @@ heft_status_t heft_coordinator_drain(heft_coordinator_t *c, uint32_t deadline_ms
     heft_status_t status = HEFT_OK;
     (void)pthread_mutex_lock(&c->lock);
     c->draining = true;
+    if (heft__round_is_feeding(&c->round)) {
+        heft__round_cancel(&c->round, heft__clock_mono_ns());
+        heft__coordinator_settle_locked(c, heft__clock_mono_ns());
+    }
     while (heft__round_is_busy(&c->round) || c->round_lines.len > 0) {
         if (heft__clock_mono_ns() >= end) {
             char id[HEFT__ROUND_TEXT_SIZE];

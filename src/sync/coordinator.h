@@ -33,6 +33,9 @@ typedef struct heft__entry {
     char replaced[HEFT__MAX_REPLACED][HEFT__INCARNATION_SIZE]; /* earlier lives, newest first */
     heft__bind_t bind;
     char family[HEFT__DIGEST_SIZE];
+    uint32_t n_ranks;          /* of its contract */
+    uint32_t feeder;           /* FEED: slot of the destination that feeds it; UINT32_MAX: none */
+    uint32_t n_fed;            /* how often it was chosen to feed */
     heft__report_t report;     /* the last one */
     heft__problems_t problems; /* found by the coordinator in preflight */
     uint64_t poll;             /* number of its newest poll: an older one need not wait */
@@ -65,6 +68,7 @@ typedef enum heft__wait_kind {
     HEFT__WAIT_NONE = 0,
     HEFT__WAIT_ORDER,  /* poll */
     HEFT__WAIT_STORED, /* begin */
+    HEFT__WAIT_FED,    /* begin, while a feed comes to its end */
     HEFT__WAIT_ENDED   /* get round */
 } heft__wait_kind_t;
 
@@ -111,16 +115,21 @@ struct heft_coordinator {
     heft__result_slot_t results[HEFT__MAX_RESULTS];
     uint32_t next_result;
     heft__digest_round_t digests[HEFT__DIGEST_ROUNDS]; /* newest first */
+    bool no_feed;
+    int64_t feed_at_ns; /* not before */
+    int64_t feed_backoff_ns;
     uint32_t poll_ms;
     uint32_t decide_ms;
     char *state_file; /* NULL: memory only */
     int lock_fd;
     uint32_t n_waiting;                         /* calls */
     uint64_t n_requests, n_errors, n_rounds[4]; /* committed, aborted, passed, in doubt */
+    uint64_t n_feeds[2];                        /* committed, others */
     int64_t bytes_moved;
-    int64_t phase_ns[HEFT__N_PHASES]; /* of ended rounds, in all */
-    int64_t round_ns, downtime_ns;    /* of committed rounds, in all */
-    struct {                          /* the last state that was logged */
+    int64_t phase_ns[HEFT__N_PHASES];        /* of ended rounds, in all */
+    int64_t round_ns, downtime_ns;           /* of committed rounds, in all */
+    int64_t last_round_ns, last_downtime_ns; /* of the last push */
+    struct {                                 /* the last state that was logged */
         heft__round_id_t id;
         heft__round_state_t state;
         heft__phase_t phase;
@@ -192,6 +201,13 @@ void heft__coordinator_settle_locked(heft_coordinator_t *c, int64_t now_ns);
 void heft__coordinator_check_plans_locked(heft_coordinator_t *c, int64_t now_ns);
 void heft__coordinator_check_digest_locked(heft_coordinator_t *c, int64_t now_ns);
 void heft__coordinator_keep_digests_locked(heft_coordinator_t *c);
+/* Begin a feed if one is due; when to look again, if nothing else happens. */
+int64_t heft__coordinator_feed_locked(heft_coordinator_t *c, int64_t now_ns);
+/* A feed has ended. */
+void heft__coordinator_note_feed_locked(heft_coordinator_t *c, int64_t now_ns);
+/* Somebody new is here: do not wait any longer. */
+void heft__coordinator_retry_feeds_locked(heft_coordinator_t *c);
+bool heft__coordinator_have_common_transport(const heft__register_t *a, const heft__register_t *b);
 /* The round has its outcome: keep its result. */
 void heft__coordinator_end_locked(heft_coordinator_t *c);
 void heft__coordinator_sweep_locked(heft_coordinator_t *c, int64_t before_ns);

@@ -226,6 +226,8 @@ bool heft__coordinator_is_ready_locked(const heft_coordinator_t *c, const heft__
     case HEFT__WAIT_STORED:
         return !(heft__round_id_equal(c->round.id, call->round) &&
                  c->round.state == HEFT__ROUND_STORING);
+    case HEFT__WAIT_FED:
+        return !heft__round_is_feeding(&c->round);
     case HEFT__WAIT_ENDED:
         return !heft__coordinator_is_open_locked(c, call->round);
     case HEFT__WAIT_NONE:

@@ -65,6 +65,7 @@ uint32_t heft__coordinator_add_locked(heft_coordinator_t *c, const heft__registe
         return UINT32_MAX;
     }
     entry->identity = *identity;
+    entry->feeder = UINT32_MAX;
     heft__report_init(&entry->report);
     heft__member_id_format(identity->role, identity->job, identity->replica, identity->rank,
                            entry->id);
@@ -242,6 +243,7 @@ void heft__serve_register_locked(heft_coordinator_t *c, heft__call_t *call)
     heft__coordinator_settle_locked(c, now);
     if (fresh) {
         heft__coordinator_log_member_locked(c, slot, "member registered");
+        heft__coordinator_retry_feeds_locked(c);
     }
     heft__registered_t reply;
     memset(&reply, 0, sizeof reply);
@@ -353,7 +355,8 @@ static heft_status_t check_manifest(heft_coordinator_t *c, const heft__entry_t *
 }
 
 static heft_status_t check_contract(heft_coordinator_t *c, const heft__entry_t *entry,
-                                    const heft__bind_t *bind, char *family_out, heft_error_t *err)
+                                    const heft__bind_t *bind, char *family_out,
+                                    uint32_t *n_ranks_out, heft_error_t *err)
 {
     const heft__object_t *object =
         heft__objects_get(&c->objects, bind->contract, heft__clock_mono_ns());
@@ -367,13 +370,14 @@ static heft_status_t check_contract(heft_coordinator_t *c, const heft__entry_t *
                                  contract.rank, entry->identity.rank);
     }
     memcpy(family_out, contract.family, HEFT__DIGEST_SIZE);
+    *n_ranks_out = contract.ranks;
     heft__contract_fini(&contract);
     return status;
 }
 
 /* Manifest and contract are read; all that is wrong with them is told together. */
 static bool check_contents(heft_coordinator_t *c, heft__call_t *call, const heft__entry_t *entry,
-                           const heft__bind_t *bind, char *family_out)
+                           const heft__bind_t *bind, char *family_out, uint32_t *n_ranks_out)
 {
     heft__problems_t problems;
     memset(&problems, 0, sizeof problems);
@@ -383,7 +387,8 @@ static bool check_contents(heft_coordinator_t *c, heft__call_t *call, const heft
         ok = heft__problems_add(&problems, HEFT__PROBLEM_MANIFEST, NULL, "%s", err.message) ==
              HEFT_OK;
     }
-    if (bind->contract[0] != '\0' && check_contract(c, entry, bind, family_out, &err) != HEFT_OK) {
+    if (bind->contract[0] != '\0' &&
+        check_contract(c, entry, bind, family_out, n_ranks_out, &err) != HEFT_OK) {
         ok = heft__problems_add(&problems, HEFT__PROBLEM_MEMBER, NULL, "%s", err.message) ==
                  HEFT_OK &&
              ok;
@@ -406,13 +411,15 @@ static bool check_bind(heft_coordinator_t *c, heft__call_t *call, uint32_t slot,
     const heft__entry_t *entry = c->entries[slot];
     const bool whole = bind->contract[0] != '\0' && bind->endpoint[0] != '\0';
     const bool none = bind->contract[0] == '\0' && bind->endpoint[0] == '\0';
-    if (entry->identity.role == HEFT__ROLE_SOURCE ? !none : !whole) {
+    const bool is_source = entry->identity.role == HEFT__ROLE_SOURCE;
+    if (is_source ? !none || bind->source[0] != '\0' : !whole) {
         heft__call_error(call, 400, HEFT_ERR_FORMAT,
-                         "bind: contract and endpoint are for destinations, which need both");
+                         "bind: contract, endpoint and source are for destinations, which need "
+                         "the first two");
         return false;
     }
-    const char *const digests[] = { bind->manifest, bind->contract, bind->endpoint };
-    if (!check_objects(c, call, digests, 3)) {
+    const char *const digests[] = { bind->manifest, bind->contract, bind->endpoint, bind->source };
+    if (!check_objects(c, call, digests, 4)) {
         return false;
     }
     const heft__entry_t *other = find_endpoint(c, bind->endpoint, slot);
@@ -439,7 +446,8 @@ void heft__serve_bind_locked(heft_coordinator_t *c, heft__call_t *call, const ch
     }
     heft__entry_t *entry = c->entries[slot];
     char family[HEFT__DIGEST_SIZE] = "";
-    if (!check_contents(c, call, entry, &bind, family)) {
+    uint32_t n_ranks = 0;
+    if (!check_contents(c, call, entry, &bind, family, &n_ranks)) {
         return;
     }
     const bool changed =
@@ -448,6 +456,7 @@ void heft__serve_bind_locked(heft_coordinator_t *c, heft__call_t *call, const ch
                                          strcmp(entry->bind.endpoint, bind.endpoint) != 0);
     entry->bind = bind;
     memcpy(entry->family, family, sizeof entry->family);
+    entry->n_ranks = n_ranks;
     const int64_t now = heft__clock_mono_ns();
     heft__round_bind(&c->round, slot, changed, now);
     heft__coordinator_settle_locked(c, now);
@@ -457,12 +466,11 @@ void heft__serve_bind_locked(heft_coordinator_t *c, heft__call_t *call, const ch
 /* ---- poll ---- */
 
 /* What a report of success must bring with it. */
-static const char *find_gap(const heft__report_t *report, heft__role_t role)
+static const char *find_gap(const heft__report_t *report, bool source)
 {
     if (report->result != HEFT__RESULT_OK) {
         return NULL;
     }
-    const bool source = role == HEFT__ROLE_SOURCE;
     switch ((int)report->phase) {
     case HEFT__PHASE_PREFLIGHT:
         if (source) {
@@ -482,18 +490,19 @@ static const char *find_gap(const heft__report_t *report, heft__role_t role)
     }
 }
 
-static const char *find_misfit(const heft__report_t *report, heft__role_t role)
+/* feeds: it does what sources do in the present round. */
+static const char *find_misfit(const heft__report_t *report, heft__role_t role, bool feeds)
 {
     const bool source = role == HEFT__ROLE_SOURCE;
     const bool sends = report->state == HEFT__STATE_PREPARED ||
                        report->state == HEFT__STATE_SENDING || report->state == HEFT__STATE_SENT;
-    if (report->state != HEFT__STATE_IDLE && sends != source) {
+    if (source && report->state != HEFT__STATE_IDLE && !sends) { /* destinations may feed others */
         return "state is one of the other role";
     }
     if (source && (report->serving || report->live_version != 0)) {
         return "a source has no live version and does not serve";
     }
-    return find_gap(report, role);
+    return find_gap(report, source || feeds);
 }
 
 static bool check_report(heft_coordinator_t *c, heft__call_t *call, uint32_t slot,
@@ -506,7 +515,9 @@ static bool check_report(heft_coordinator_t *c, heft__call_t *call, uint32_t slo
                          (long long)report->epoch, (long long)c->round.epoch);
         return false;
     }
-    const char *misfit = find_misfit(report, role);
+    const bool feeds = c->round.members[slot].feeds && heft__round_is_busy(&c->round) &&
+                       heft__round_id_equal(report->round, c->round.id);
+    const char *misfit = find_misfit(report, role, feeds);
     if (misfit != NULL) {
         heft__call_error(call, 400, HEFT_ERR_FORMAT, "report: %s", misfit);
         return false;

@@ -27,14 +27,26 @@ static void fill_peer(const heft_coordinator_t *c, uint32_t slot, heft__peer_t *
     memcpy(peer->manifest, entry->bind.manifest, sizeof peer->manifest);
     memcpy(peer->contract, entry->bind.contract, sizeof peer->contract);
     memcpy(peer->endpoint, entry->bind.endpoint, sizeof peer->endpoint);
+    if (c->round.members[slot].feeds) { /* it stands in for the source */
+        memcpy(peer->manifest, entry->bind.source, sizeof peer->manifest);
+        peer->contract[0] = '\0';
+        peer->endpoint[0] = '\0';
+        peer->in_place = false;
+        peer->moves = true;
+    }
 }
 
-static bool is_peer(const heft_coordinator_t *c, uint32_t slot, heft__role_t role,
-                    heft__phase_t target)
+/* Is the member in `slot` on the other side of the one in `self`? */
+static bool is_peer(const heft_coordinator_t *c, uint32_t self, uint32_t slot, heft__phase_t target)
 {
+    const heft__round_member_t *me = &c->round.members[self];
     const heft__round_member_t *m = &c->round.members[slot];
-    if (!m->used || !m->in_round || c->entries[slot] == NULL || m->role == role) {
+    if (!m->used || !m->in_round || c->entries[slot] == NULL ||
+        heft__round_sends(m) == heft__round_sends(me)) {
         return false;
+    }
+    if (c->round.kind == HEFT__KIND_FEED) { /* a feeder has to do with those that it feeds */
+        return me->feeds ? c->entries[slot]->feeder == self : c->entries[self]->feeder == slot;
     }
     if (target == HEFT__PHASE_PREFLIGHT || m->role == HEFT__ROLE_SOURCE) {
         return true;
@@ -43,19 +55,19 @@ static bool is_peer(const heft_coordinator_t *c, uint32_t slot, heft__role_t rol
     return m->moves && m->in_place == (target == HEFT__PHASE_FLIP);
 }
 
-static heft_status_t fill_peers(const heft_coordinator_t *c, heft__role_t role, heft__order_t *out,
+static heft_status_t fill_peers(const heft_coordinator_t *c, uint32_t self, heft__order_t *out,
                                 heft_error_t *err)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < c->round.n_members; i++) {
-        n += is_peer(c, i, role, out->target);
+        n += is_peer(c, self, i, out->target);
     }
     out->peers = heft__calloc(n > 0 ? n : 1, sizeof *out->peers);
     if (out->peers == NULL) {
         return heft__error_nomem(err, n * sizeof *out->peers);
     }
     for (uint32_t i = 0; i < c->round.n_members; i++) {
-        if (is_peer(c, i, role, out->target)) {
+        if (is_peer(c, self, i, out->target)) {
             fill_peer(c, i, &out->peers[out->n_peers++]);
         }
     }
@@ -97,7 +109,7 @@ static heft_status_t fill_objects(heft__order_t *out, heft_error_t *err)
     return HEFT_OK;
 }
 
-static heft_status_t fill_digests(const heft_coordinator_t *c, heft__order_t *out,
+static heft_status_t fill_digests(const heft_coordinator_t *c, uint32_t self, heft__order_t *out,
                                   heft_error_t *err)
 {
     out->digests = heft__calloc(c->round.n_members, sizeof *out->digests);
@@ -106,7 +118,7 @@ static heft_status_t fill_digests(const heft_coordinator_t *c, heft__order_t *ou
     }
     for (uint32_t i = 0; i < c->round.n_members; i++) {
         const heft__round_member_t *m = &c->round.members[i];
-        if (m->used && m->in_round && m->role == HEFT__ROLE_SOURCE && c->entries[i] != NULL &&
+        if (is_peer(c, self, i, HEFT__PHASE_VERIFY) && heft__round_sends(m) &&
             c->entries[i]->report.digests[0] != '\0') {
             memcpy(out->digests[out->n_digests++], c->entries[i]->report.digests,
                    HEFT__DIGEST_SIZE);
@@ -136,6 +148,7 @@ heft_status_t heft__coordinator_order_locked(const heft_coordinator_t *c, uint32
     order.epoch = r->epoch;
     order.round = m->order_round;
     order.target = m->target;
+    order.feeds = m->feeds;
     const bool present = heft__round_id_equal(m->order_round, r->id) && heft__round_is_busy(r);
     order.left_ms = r->config.limit_ns[m->target] / 1000000;
     if (present) {
@@ -157,13 +170,13 @@ heft_status_t heft__coordinator_order_locked(const heft_coordinator_t *c, uint32
     const bool sends_in_flip =
         m->target == HEFT__PHASE_FLIP && (m->role == HEFT__ROLE_SOURCE || m->in_place);
     if (m->target == HEFT__PHASE_PREFLIGHT || m->target == HEFT__PHASE_STAGE || sends_in_flip) {
-        status = fill_peers(c, m->role, &order, err);
+        status = fill_peers(c, slot, &order, err);
     }
     if (status == HEFT_OK && m->target == HEFT__PHASE_PREFLIGHT) {
         status = fill_objects(&order, err);
     }
     if (status == HEFT_OK && m->target == HEFT__PHASE_VERIFY) {
-        status = fill_digests(c, &order, err);
+        status = fill_digests(c, slot, &order, err);
     }
     if (status != HEFT_OK) {
         heft__order_fini(&order);
@@ -175,7 +188,7 @@ heft_status_t heft__coordinator_order_locked(const heft_coordinator_t *c, uint32
 
 /* ---- preflight: both sides against each other ---- */
 
-static bool have_common_transport(const heft__register_t *a, const heft__register_t *b)
+bool heft__coordinator_have_common_transport(const heft__register_t *a, const heft__register_t *b)
 {
     for (uint32_t i = 0; i < a->n_transports; i++) {
         for (uint32_t k = 0; k < b->n_transports; k++) {
@@ -222,7 +235,8 @@ static heft_status_t check_pair(const heft__entry_t *source, heft__entry_t *dest
                                     "plan digest: %.16s... here, %.16s... at %s",
                                     destination->report.plan, plan, source->id);
     }
-    if (status == HEFT_OK && !have_common_transport(&source->identity, &destination->identity)) {
+    if (status == HEFT_OK &&
+        !heft__coordinator_have_common_transport(&source->identity, &destination->identity)) {
         char here[160];
         char there[160];
         list_transports(&destination->identity, here, sizeof here);
@@ -247,7 +261,8 @@ static heft_status_t check_source(heft_coordinator_t *c, uint32_t slot, int64_t 
     heft_status_t status = heft__plans_decode(object->data, object->n, &plans, &n_plans, err);
     for (uint32_t i = 0; status == HEFT_OK && i < c->round.n_members; i++) {
         const heft__round_member_t *m = &c->round.members[i];
-        if (m->used && m->in_round && m->moves && c->entries[i] != NULL) {
+        if (m->used && m->in_round && m->moves && c->entries[i] != NULL &&
+            (c->round.kind != HEFT__KIND_FEED || c->entries[i]->feeder == slot)) {
             status = check_pair(source, c->entries[i], plans, n_plans, err);
         }
     }
@@ -293,7 +308,7 @@ void heft__coordinator_check_plans_locked(heft_coordinator_t *c, int64_t now_ns)
     }
     for (uint32_t i = 0; status == HEFT_OK && i < c->round.n_members; i++) {
         const heft__round_member_t *m = &c->round.members[i];
-        if (m->used && m->in_round && m->role == HEFT__ROLE_SOURCE && c->entries[i] != NULL) {
+        if (m->used && m->in_round && heft__round_sends(m) && c->entries[i] != NULL) {
             status = check_source(c, i, now_ns, &err);
             slot = (int32_t)i;
         }
@@ -323,9 +338,28 @@ static int compare_entries(const void *a, const void *b)
     return strcmp((*x)->id, (*y)->id);
 }
 
+/* Each feeder says what it serves: the committed version, or the one that differs. */
+static void check_feeders(heft_coordinator_t *c, int64_t now_ns)
+{
+    char digest[HEFT__DIGEST_SIZE];
+    memcpy(digest, c->round.committed_digest, sizeof digest);
+    for (uint32_t i = 0; i < c->round.n_members; i++) {
+        const heft__round_member_t *m = &c->round.members[i];
+        if (m->used && m->in_round && m->feeds && c->entries[i] != NULL &&
+            strcmp(c->entries[i]->report.source_digest, c->round.committed_digest) != 0) {
+            memcpy(digest, c->entries[i]->report.source_digest, sizeof digest);
+        }
+    }
+    heft__round_prepared(&c->round, digest, now_ns);
+}
+
 /* One source: its digest. Several: over their digests in the order of their ids. */
 void heft__coordinator_check_digest_locked(heft_coordinator_t *c, int64_t now_ns)
 {
+    if (c->round.kind == HEFT__KIND_FEED) {
+        check_feeders(c, now_ns);
+        return;
+    }
     const heft__entry_t **sources = heft__calloc(c->round.n_members, sizeof(void *));
     uint32_t n = 0;
     heft__wire_error_t cause;

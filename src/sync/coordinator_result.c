@@ -324,6 +324,10 @@ static void count_round(heft_coordinator_t *c)
 {
     const heft__round_t *r = &c->round;
     const bool committed = r->outcome == HEFT__ROUND_COMMITTED;
+    if (r->kind == HEFT__KIND_FEED) {
+        heft__coordinator_note_feed_locked(c, heft__clock_mono_ns());
+        return;
+    }
     c->n_rounds[committed ? 0 : r->outcome == HEFT__ROUND_ABORTED ? 1 : 2]++;
     for (int p = 0; p < HEFT__N_PHASES; p++) {
         c->phase_ns[p] += r->elapsed_ns[p];
@@ -361,6 +365,10 @@ void heft__coordinator_end_locked(heft_coordinator_t *c)
         return;
     }
     const bool in_doubt = heft__round_is_busy(r); /* the result is still open to change */
+    if (r->kind == HEFT__KIND_SYNC && r->started) {
+        c->last_round_ns = r->total_ns;
+        c->last_downtime_ns = r->downtime_ns;
+    }
     if (!in_doubt && !r->started) {
         slot->id = (heft__round_id_t){ 0, 0 }; /* never begun: its key is free again */
         return;
@@ -377,7 +385,7 @@ void heft__coordinator_end_locked(heft_coordinator_t *c)
     char *summary = render_result(c, slot, true);
     (void)snprintf(slot->state, sizeof slot->state, "%s", heft__round_state_text(r));
     count_round(c);
-    if (r->outcome == HEFT__ROUND_COMMITTED) {
+    if (r->outcome == HEFT__ROUND_COMMITTED && r->kind == HEFT__KIND_SYNC) {
         heft__coordinator_keep_digests_locked(c);
     }
     slot->json = json;
@@ -422,6 +430,7 @@ void heft__coordinator_sweep_locked(heft_coordinator_t *c, int64_t before_ns)
         if (entry != NULL) {
             heft__objects_mark(&c->objects, entry->bind.manifest);
             heft__objects_mark(&c->objects, entry->bind.contract);
+            heft__objects_mark(&c->objects, entry->bind.source);
             heft__objects_mark(&c->objects, entry->bind.endpoint);
             heft__objects_mark(&c->objects, entry->report.plans);
             heft__objects_mark(&c->objects, entry->report.digests);

@@ -198,9 +198,35 @@ static void refuse_begin(heft_coordinator_t *c, heft__call_t *call, heft_error_t
     }
 }
 
+/* A push goes before a feed, which is called off as far as it still can be. What calls it off, or
+ * is begun meanwhile, waits for its end; true: it does. */
+static bool wait_fed(heft_coordinator_t *c, heft__call_t *call, heft__round_kind_t kind)
+{
+    const int64_t now = heft__clock_mono_ns();
+    const bool was_waiting = call->waits == HEFT__WAIT_FED;
+    call->waits = HEFT__WAIT_NONE;
+    if (!heft__round_is_feeding(&c->round) || (was_waiting && now >= call->deadline_ns)) {
+        return false;
+    }
+    if (kind == HEFT__KIND_SYNC) {
+        heft__round_cancel(&c->round, now);
+        heft__coordinator_settle_locked(c, now);
+    }
+    if (!was_waiting) {
+        call->deadline_ns = now + (int64_t)c->decide_ms * MS;
+    }
+    c->feed_at_ns = heft__max_i64(c->feed_at_ns, call->deadline_ns); /* no other one before it */
+    call->waits = heft__round_is_feeding(&c->round) ? HEFT__WAIT_FED : HEFT__WAIT_NONE;
+    return call->waits == HEFT__WAIT_FED;
+}
+
 static void begin_round(heft_coordinator_t *c, heft__call_t *call, heft__round_kind_t kind,
                         const heft__begin_t *begin)
 {
+    if (wait_fed(c, call, kind)) {
+        return;
+    }
+    c->feed_at_ns = 0;
     heft_error_t err = HEFT_ERROR_INIT;
     uint32_t *slots = NULL;
     if (find_slots(c, begin, &slots, &err) != HEFT_OK) {

@@ -132,12 +132,17 @@ void heft__serve_metrics_locked(heft_coordinator_t *c, heft__call_t *call)
         heft__text_printf(&text, "heft_rounds_total{outcome=\"%s\"} %" PRIu64 "\n", outcomes[i],
                           c->n_rounds[i]);
     }
+    put_head(&text, "heft_feeds_total", "counter", "Late joins from a peer, by outcome.");
+    heft__text_printf(&text,
+                      "heft_feeds_total{outcome=\"committed\"} %" PRIu64
+                      "\nheft_feeds_total{outcome=\"failed\"} %" PRIu64 "\n",
+                      c->n_feeds[0], c->n_feeds[1]);
     put_metric(&text, "heft_moved_bytes_total", "counter", "Payload bytes of committed rounds.",
                (double)c->bytes_moved);
-    put_metric(&text, "heft_last_round_seconds", "gauge", "Duration of the last round.",
-               (double)r->total_ns / 1e9);
-    put_metric(&text, "heft_last_downtime_seconds", "gauge", "Pause to resume of the last round.",
-               (double)r->downtime_ns / 1e9);
+    put_metric(&text, "heft_last_round_seconds", "gauge", "Duration of the last push.",
+               (double)c->last_round_ns / 1e9);
+    put_metric(&text, "heft_last_downtime_seconds", "gauge", "Pause to resume of the last push.",
+               (double)c->last_downtime_ns / 1e9);
     put_metric(&text, "heft_objects", "gauge", "Objects in the store.", (double)c->objects.n_items);
     put_metric(&text, "heft_object_bytes", "gauge", "Bytes in the object store.",
                (double)c->objects.bytes);

@@ -472,7 +472,10 @@ heft__gate_t heft__member_judge(heft__member_t *member, const heft__order_t *ord
                             .result = report->result,
                             .state = report->state,
                             .in_place = member->identity.in_place };
-    heft__gate_t gate = heft__member_gate(member->identity.role, &stand, order);
+    /* a destination that feeds others does what sources do */
+    const bool sends = order->feeds || report->state >= HEFT__STATE_PREPARED;
+    heft__gate_t gate =
+        heft__member_gate(sends ? HEFT__ROLE_SOURCE : member->identity.role, &stand, order);
     if (gate == HEFT__GATE_DO) {
         take_up_locked(member, order);
     } else if (gate == HEFT__GATE_REFUSE) {

@@ -38,7 +38,8 @@ typedef enum heft__member_object {
     HEFT__OBJECT_MANIFEST = 0,
     HEFT__OBJECT_CONTRACT = 1,
     HEFT__OBJECT_ENDPOINT = 2,
-    HEFT__N_MEMBER_OBJECTS = 3
+    HEFT__OBJECT_SOURCE = 3, /* the source manifest that the plan is made for */
+    HEFT__N_MEMBER_OBJECTS = 4
 } heft__member_object_t;
 
 /* A new incarnation; talks to nobody yet. */

@@ -55,6 +55,7 @@ static const heft__field_t member_fields[] = {
     { "incarnation", HEFT__FIELD_HEX, true, AT(incarnation), 0, 32, NULL },
     { "in_round", HEFT__FIELD_BOOL, true, AT(in_round), 0, 0, NULL },
     { "moves", HEFT__FIELD_BOOL, true, AT(moves), 0, 0, NULL },
+    { "feeds", HEFT__FIELD_BOOL, false, AT(feeds), 0, 0, NULL },
     { "in_place", HEFT__FIELD_BOOL, false, AT(in_place), 0, 0, NULL },
     { "poison", HEFT__FIELD_INT, true, AT(poison), 0, HEFT__POISON_REFILL, NULL },
     HEFT__FIELD_END

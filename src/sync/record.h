@@ -17,6 +17,7 @@ typedef struct heft__record_member {
     char incarnation[HEFT__INCARNATION_SIZE];
     bool in_round;
     bool moves;
+    bool feeds;
     bool in_place;
     int64_t poison; /* heft__poison_t */
 } heft__record_member_t;

@@ -209,6 +209,8 @@ heft_status_t heft__round_begin(heft__round_t *round, const heft__round_request_
 bool heft__round_is_joiner(const heft__round_t *round, uint32_t slot, int64_t now_ns);
 /* It serves the committed version, and may send it to others. */
 bool heft__round_may_feed(const heft__round_t *round, uint32_t slot, int64_t now_ns);
+/* A source, or a destination that stands in for one in this round. */
+bool heft__round_sends(const heft__round_member_t *member);
 /* A feed is in flight that has not ended in doubt. */
 bool heft__round_is_feeding(const heft__round_t *round);
 /* No effect after the decision. */

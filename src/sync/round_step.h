@@ -37,8 +37,6 @@ bool heft__round_acts(const heft__round_t *round, const heft__round_member_t *me
 /* The same, from a status and a text; member may be NULL. */
 void heft__round_fail_with(heft__round_t *round, const heft__round_member_t *member,
                            heft_status_t status, const char *text, int64_t now_ns);
-/* A source, or a destination that stands in for one. */
-bool heft__round_sends(const heft__round_member_t *member);
 /* A destination that receives in this round. */
 bool heft__round_is_moving(const heft__round_member_t *member);
 /* Its bytes go to staging, before the decision. */

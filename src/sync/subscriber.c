@@ -30,6 +30,7 @@ static void report_failed(heft_subscriber_t *sub, heft__report_t *report, heft__
 static void refresh(void *arg, heft__report_t *report)
 {
     heft_subscriber_t *sub = arg;
+    heft__subscriber_note_feed(sub, report);
     if (!sub->is_armed || report->phase != HEFT__PHASE_STAGE ||
         report->result != HEFT__RESULT_WORKING) {
         return;
@@ -201,6 +202,19 @@ static heft_status_t build_alone(heft_subscriber_t *sub, heft_error_t *err)
                              : status;
 }
 
+/* Its plan was made without a round: this is the source that it is made for. */
+static heft_status_t offer_contract(heft_subscriber_t *sub, heft_error_t *err)
+{
+    char *text = NULL;
+    heft_status_t status =
+        heft_manifest_encode(heft_contract_get_manifest(sub->destination.contract), &text, err);
+    if (status == HEFT_OK) {
+        status = heft__subscriber_offer(sub, text, err);
+        heft_string_free(text);
+    }
+    return status;
+}
+
 static heft_status_t build(heft_subscriber_t *sub, const heft_subscriber_opts_t *opts,
                            heft_error_t *err)
 {
@@ -219,6 +233,9 @@ static heft_status_t build(heft_subscriber_t *sub, const heft_subscriber_opts_t 
     }
     if (status == HEFT_OK) {
         status = heft__subscriber_export(sub, err);
+    }
+    if (status == HEFT_OK && sub->destination.contract != NULL) {
+        status = offer_contract(sub, err);
     }
     if (status == HEFT_OK) {
         status = heft__member_start(sub->member, err);
@@ -345,6 +362,9 @@ void heft_subscriber_destroy(heft_subscriber_t *sub)
 {
     if (sub == NULL) {
         return;
+    }
+    if (sub->member != NULL) {
+        heft__subscriber_end_feed(sub);
     }
     heft__member_stop(sub->member);    /* refresh looks at the window */
     heft__window_destroy(sub->window); /* on_change wakes the member */

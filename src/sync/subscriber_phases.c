@@ -248,6 +248,7 @@ static void publish_version(heft_subscriber_t *sub, const heft__order_t *order)
 {
     (void)pthread_mutex_lock(&sub->lock);
     sub->version = order->version;
+    memcpy(sub->live_plan, heft_plan_get_rank_digest(sub->work.plan, 0), sizeof sub->live_plan);
     for (uint32_t i = 0; i < sub->n_params; i++) { /* what is recorded comes later */
         sub->digests[i] = sub->work.roles.is_recorded[i] ? 0 : sub->work.expected[i];
     }
@@ -588,7 +589,13 @@ static void carry_out(heft_subscriber_t *sub, const heft__order_t *order)
 
 void heft__subscriber_obey(heft_subscriber_t *sub, const heft__order_t *order)
 {
-    if (heft__member_judge(sub->member, order) == HEFT__GATE_DO) {
+    if (heft__member_judge(sub->member, order) != HEFT__GATE_DO) {
+        return;
+    }
+    if (heft__subscriber_is_feeder(sub, order)) {
+        heft__subscriber_feed(sub, order);
+    } else {
+        heft__subscriber_end_feed(sub); /* of a round that was forgotten */
         carry_out(sub, order);
     }
 }

@@ -300,17 +300,12 @@ static heft_status_t find_source(const heft__order_t *order, const char **digest
     return HEFT_OK;
 }
 
-static heft_status_t fetch_source(heft_subscriber_t *sub, const char *key,
+static heft_status_t fetch_source(heft_subscriber_t *sub, const char *key, char **text_out,
                                   heft_manifest_t **source_out, heft_error_t *err)
 {
-    char *text = NULL;
     size_t n = 0;
-    heft_status_t status = heft__member_get_object(sub->member, key, &text, &n, err);
-    if (status == HEFT_OK) {
-        status = heft_manifest_decode(text, n, source_out, err);
-        heft__free(text);
-    }
-    return status;
+    heft_status_t status = heft__member_get_object(sub->member, key, text_out, &n, err);
+    return status == HEFT_OK ? heft_manifest_decode(*text_out, n, source_out, err) : status;
 }
 
 heft_status_t heft__subscriber_plan(heft_subscriber_t *sub, const heft__order_t *order,
@@ -326,7 +321,8 @@ heft_status_t heft__subscriber_plan(heft_subscriber_t *sub, const heft__order_t 
     }
     heft__work_t work = { .plan = NULL };
     heft_manifest_t *source = NULL;
-    status = fetch_source(sub, key, &source, err);
+    char *text = NULL;
+    status = fetch_source(sub, key, &text, &source, err);
     if (status == HEFT_OK) {
         status = make_work(sub, source, problems, &work, err);
         heft_manifest_destroy(source);
@@ -337,14 +333,16 @@ heft_status_t heft__subscriber_plan(heft_subscriber_t *sub, const heft__order_t 
     if (status == HEFT_OK) {
         status = provide_staging(sub, &work.layout, moved_out, err);
     }
-    if (status != HEFT_OK) {
+    if (status == HEFT_OK) {
+        memcpy(work.key, key, sizeof work.key);
+        heft__work_fini(&sub->work);
+        sub->work = work;
+        status = heft__subscriber_offer(sub, text, err);
+    } else {
         heft__work_fini(&work);
-        return status;
     }
-    memcpy(work.key, key, sizeof work.key);
-    heft__work_fini(&sub->work);
-    sub->work = work;
-    return HEFT_OK;
+    heft__free(text);
+    return status;
 }
 
 /* ---- a contract, at creation ---- */

@@ -44,6 +44,8 @@ typedef struct heft__work {
     uint64_t *expected;        /* from the sources, shares combined */
 } heft__work_t;
 
+typedef struct heft__feed heft__feed_t; /* sending to those that join late */
+
 struct heft_subscriber {
     /* Constant after create. */
     heft_hooks_t hooks;
@@ -64,9 +66,12 @@ struct heft_subscriber {
     heft__work_t work;
     uint8_t **cold;     /* of each parameter that the loader writes: its first contents */
     uint64_t *measured; /* live digests */
+    char live_plan[HEFT__DIGEST_SIZE]; /* digest of the plan that wrote the live version */
     int64_t pause_began_ns;
     int64_t stage_until_ns;      /* by then everything must have arrived */
     heft__round_id_t flip_round; /* of the last flip that was tried */
+
+    heft__feed_t *feed; /* NULL: none; set with the member's lock held */
 
     /* Guarded by the member's lock: what refresh looks at while a transfer is on. */
     bool is_armed;
@@ -149,6 +154,20 @@ HEFT_MUST_CHECK heft_status_t heft__subscriber_digest_error(const heft_subscribe
 HEFT_MUST_CHECK heft_status_t heft__subscriber_receive(heft_subscriber_t *sub,
                                                        const heft__order_t *order,
                                                        bool *stopped_out, heft_error_t *err);
+
+/* ---- late join: this one stands in for a source (subscriber_feed.c) ---- */
+
+/* The order is one of a round in which it sends. */
+bool heft__subscriber_is_feeder(const heft_subscriber_t *sub, const heft__order_t *order);
+/* Others may be fed by this one, by the plan that it has now for this source manifest. */
+HEFT_MUST_CHECK heft_status_t heft__subscriber_offer(heft_subscriber_t *sub, const char *source,
+                                                     heft_error_t *err);
+/* Carry it out. */
+void heft__subscriber_feed(heft_subscriber_t *sub, const heft__order_t *order);
+/* Stop sending, if it is; its thread is gone afterwards. */
+void heft__subscriber_end_feed(heft_subscriber_t *sub);
+/* For refresh, with the member's lock held: how the sending went. */
+void heft__subscriber_note_feed(heft_subscriber_t *sub, heft__report_t *report);
 /* A transfer that has not ended by its deadline is fenced: no wait is for ever. */
 void heft__subscriber_expire(heft_subscriber_t *sub);
 /* Carry out one order; every outcome goes into the report. */

@@ -247,6 +247,8 @@ typedef struct heft__bind {
     char manifest[HEFT__DIGEST_SIZE];
     char contract[HEFT__DIGEST_SIZE]; /* "" for a source */
     char endpoint[HEFT__DIGEST_SIZE]; /* "" for a source */
+    char source[HEFT__DIGEST_SIZE];   /* of a destination: the source manifest its plan is made
+                                         for; "": it has no plan yet */
 } heft__bind_t;
 
 heft_status_t heft__bind_encode(const heft__bind_t *msg, char **text_out, heft_error_t *err);
@@ -335,6 +337,7 @@ typedef struct heft__order {
     heft__decision_t decision;
     int64_t left_ms;
     uint32_t movers; /* destinations that move in the round, for those that do; 0: not said */
+    bool feeds;      /* a destination that does what sources do in this round */
     char plan[HEFT__DIGEST_SIZE]; /* "" when there is none; likewise source_digest */
     char source_digest[HEFT__DIGEST_SIZE];
     heft__peer_t *peers; /* owned */

@@ -17,6 +17,7 @@ static const heft__field_t order_fields[] = {
     { "decision", HEFT__FIELD_ENUM, true, AT(decision), 0, 0, heft__decision_names },
     { "left_ms", HEFT__FIELD_INT, true, AT(left_ms), 0, HEFT__WIRE_MAX_INT, NULL },
     { "movers", HEFT__FIELD_U32, false, AT(movers), 0, INT32_MAX, NULL },
+    { "feeds", HEFT__FIELD_BOOL, false, AT(feeds), 0, 0, NULL },
     { "plan", HEFT__FIELD_HEX, false, AT(plan), 0, 64, NULL },
     { "source_digest", HEFT__FIELD_HEX, false, AT(source_digest), 0, 64, NULL },
     { "peers", HEFT__FIELD_LIST, false, 0, 0, 0, NULL },

@@ -177,6 +177,7 @@ static void start_coordinator(pf_fleet_t *fleet, const pf_opts_t *opts, uint16_t
     c.decide_ms = c.flip_ms = c.resume_ms = c.release_ms = c.abort_ms = phase_ms;
     c.contact_ms = opts->contact_ms != 0 ? opts->contact_ms : 20000;
     c.state_file = opts->state_file;
+    c.no_feed = opts->no_feed;
     c.port = port;
     EXPECT_STATUS(heft_coordinator_start(&c, &fleet->coordinator, &err), HEFT_OK);
 }

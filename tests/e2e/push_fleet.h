@@ -51,6 +51,7 @@ typedef struct pf_opts {
     uint32_t contact_ms, phase_ms; /* 0: ample */
     uint32_t deadline_ms;
     const char *state_file; /* of the coordinator; NULL: none */
+    bool no_feed;           /* who joins late waits for the next push */
     bool has_twin;          /* fm_model_add_twin */
     uint32_t in_place;      /* bit r: replica r receives in place, with the smallest buffer */
 } pf_opts_t;

@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 
-static const pf_opts_t small = { .width = 32, .n_replicas = 2 };
+static const pf_opts_t small = { .width = 32, .n_replicas = 2, .no_feed = true };
 
 static void push_ok(pf_fleet_t *fleet, int64_t version, heft_push_result_t *result)
 {

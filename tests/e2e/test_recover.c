@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include <sched.h>
 
-static const pf_opts_t small = { .width = 32, .n_replicas = 2, .phase_ms = 5000 };
+static const pf_opts_t small = { .width = 32, .n_replicas = 2, .phase_ms = 5000, .no_feed = true };
 
 static const char idle[] = "\"state\":\"idle\",\"poisoned\":false";
 

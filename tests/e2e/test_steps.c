@@ -31,8 +31,8 @@ static void manifest_collected_once(void **state)
         assert_int_equal(fleet.pub->fleet.n_compiled, 1); /* one reading of each rank's manifest */
         for (uint32_t i = 0; i < fleet.n_engines; i++) {
             const heft_subscriber_t *sub = fleet.engines[i].sub;
-            /* set_object three times, bound at once */
-            assert_int_equal(sub->member->n_binds_done, 3);
+            /* set_object three times, bound at once; then the source that it is planned for */
+            assert_int_equal(sub->member->n_binds_done, 4);
             assert_true(version == 1 || sub->work.plan == plans[i]);
             plans[i] = sub->work.plan;
         }

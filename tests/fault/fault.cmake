@@ -1,5 +1,7 @@
 heft_add_test(test_fleet_faults SOURCES fault/test_fleet_faults.c fault/node.c LIBS heft_fleet_support
   LABELS "sync;fault" TIMEOUT 360)
+heft_add_test(test_late_join_faults SOURCES fault/test_late_join_faults.c fault/node.c LIBS heft_fleet_support
+  LABELS "sync;fault" TIMEOUT 240)
 
 # The same with processes of the command, and signals at random moments and in each phase.
 find_package(Python3 COMPONENTS Interpreter)

@@ -288,6 +288,27 @@ bool world_rests(const heft__round_t *r)
            r->state == HEFT__ROUND_PARTIAL;
 }
 
+/* What the sender is told. */
+static const char *check_sender(const node_t *n)
+{
+    const heft__round_t *r = &n->round;
+    if (n->members[0].target == HEFT__PHASE_STAGE && r->state == HEFT__ROUND_STAGING) {
+        for (int i = 1; i < N; i++) {
+            const sim_t *s = &n->sims[i];
+            if (n->members[i].moves && !s->in_place && s->life == s->known_life &&
+                s->phase < HEFT__PHASE_STAGE) {
+                return "told to send before the receiver is armed";
+            }
+        }
+    }
+    const bool sends_in_flip = n->members[0].target == HEFT__PHASE_FLIP &&
+                               heft__round_id_equal(n->members[0].order_round, r->id) &&
+                               r->state == HEFT__ROUND_FLIPPING;
+    return sends_in_flip && n->record.committed != NEW
+               ? "told to send in place without a durable commit"
+               : NULL;
+}
+
 const char *world_check(const node_t *n)
 {
     const heft__round_t *r = &n->round;
@@ -302,19 +323,9 @@ const char *world_check(const node_t *n)
             return service != NULL ? service : order;
         }
     }
-    if (n->members[0].target == HEFT__PHASE_STAGE && r->state == HEFT__ROUND_STAGING) {
-        for (int i = 1; i < N; i++) {
-            const sim_t *s = &n->sims[i];
-            if (n->members[i].moves && !s->in_place && s->life == s->known_life &&
-                s->phase < HEFT__PHASE_STAGE) {
-                return "told to send before the receiver is armed";
-            }
-        }
-    }
-    if (n->members[0].target == HEFT__PHASE_FLIP && n->record.committed != NEW &&
-        heft__round_id_equal(n->members[0].order_round, r->id) &&
-        r->state == HEFT__ROUND_FLIPPING) {
-        return "told to send in place without a durable commit";
+    const char *sender = check_sender(n);
+    if (sender != NULL) {
+        return sender;
     }
     if (!world_rests(r) && heft__round_next_tick(r) == INT64_MAX && r->wait_ticket == 0) {
         return "waits without a deadline";
