@@ -6,10 +6,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from heft._native import ffi, lib
 
 import heft
 from heft._handles import call
+from heft._native import ffi, lib
 
 from .toys.case import Toy
 from .toys.golden import FOLDER, golden_text, golden_toys

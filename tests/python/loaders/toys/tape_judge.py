@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from heft._native import ffi, lib
-
 from heft._handles import call, take_text
+from heft._native import ffi, lib
 from heft.tape import Tape
 
 from .notation import UNTOUCHED, Elem, Entry
