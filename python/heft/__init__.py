@@ -114,6 +114,6 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Parts that need a framework are imported when they are asked for."""
-    if name == "trace":
-        return importlib.import_module("heft.trace")
+    if name in ("trace", "verify"):
+        return importlib.import_module(f"heft.{name}")
     raise AttributeError(f"module 'heft' has no attribute {name!r}")

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -35,45 +36,31 @@ class Derived(NamedTuple):
     is_new: bool  # the loader made a new tensor of it, so its address changes
 
 
+@dataclass(repr=False)
 class Trace:
     """What an engine's loader does on one rank."""
 
-    def __init__(
-        self,
-        rank: int,
-        source: Manifest,
-        params: Manifest,
-        tape: Tape,
-        recording: Recording,
-        flow: Flow,
-        exceptions: Sequence[Exception_],
-        seconds: float,
-    ) -> None:
-        self.rank = rank
-        self.source = source  # every name of the sender
-        self.params = params  # what is delivered into, in the loader's layout
-        self.tape = tape
-        self.exceptions = list(exceptions)
-        self.aliases: dict[str, str] = dict(
-            recording.aliases
-        )  # name -> the parameter it shares memory with
-        self.derived: list[Derived] = flow.derived
-        self.opaque: dict[str, list[OpaqueUse]] = (
-            flow.opaque
-        )  # by parameter: why the loader is needed for it
-        self.constants: list[str] = flow.constants  # parameters that depend on no source
-        self.unread: list[str] = list(recording.unread)  # names the loader never pulled
-        self.unused: list[str] = flow.unused(
-            source.names, recording.unread
-        )  # pulled, and nothing came of them
-        self.kept: list[str] = flow.kept  # tensors the loader left on modules; they were removed
-        self.changed: dict[str, list[str]] = dict(
-            recording.changed
-        )  # attributes it set; they were put back
-        self.reads: list[str] = [f"{r.note}: {r.func}" for r in recording.tracer.reads]
-        self.attrs: dict[str, str] = params.attrs
-        self.seconds = seconds
-        self._plan: Plan | None = None
+    rank: int
+    specs: Specs  # what the sender sends, in its order, as PyTorch counts
+    source: Manifest  # the same as a manifest
+    params: Manifest  # what is delivered into, in the loader's layout
+    tape: Tape
+    exceptions: list[Exception_]  # for every plan made of it
+    aliases: dict[str, str]  # name -> the parameter it shares memory with
+    derived: list[Derived]
+    opaque: dict[str, list[OpaqueUse]]  # by parameter: why the loader is needed for it
+    constants: list[str]  # parameters that depend on no source
+    unread: list[str]  # names the loader never pulled
+    unused: list[str]  # names it pulled, and nothing came of them
+    kept: list[str]  # tensors it left on modules; they were removed
+    changed: dict[str, list[str]]  # attributes of tensors it set; they were put back
+    reads: list[str]  # values it asked for: file:line and operator
+    seconds: float
+
+    @property
+    def attrs(self) -> dict[str, str]:
+        """Facts about the destination, as given."""
+        return self.params.attrs
 
     def plan(self, exceptions: Iterable[Exception_] = (), *, partial: bool = False) -> Plan:
         """Fold and prove this rank alone; ProofError with its report where it is refused."""
@@ -150,8 +137,24 @@ def make_trace(
         "source", [(n, tape_dtype(d), tape_shape(d, s)) for n, (d, s) in specs.items()]
     )
     params = Manifest.create("destination", [_tensor_of(owner) for owner in owners], attrs=attrs)
-    seconds = time.perf_counter() - started
-    return Trace(rank, source, params, emitter.tape, recording, flow, exceptions, seconds)
+    return Trace(
+        rank=rank,
+        specs=specs,
+        source=source,
+        params=params,
+        tape=emitter.tape,
+        exceptions=exceptions,
+        aliases=dict(recording.aliases),
+        derived=flow.derived,
+        opaque=flow.opaque,
+        constants=flow.constants,
+        unread=list(recording.unread),
+        unused=flow.unused(specs, recording.unread),
+        kept=flow.kept,
+        changed=dict(recording.changed),
+        reads=[f"{r.note}: {r.func}" for r in recording.tracer.reads],
+        seconds=time.perf_counter() - started,
+    )
 
 
 def _tensor_of(owner: Owner) -> tuple[str, DType, tuple[int, ...]]:
