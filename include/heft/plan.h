@@ -124,7 +124,10 @@ typedef struct heft_plan_opts {
  * NULL.
  *
  * Exceptions are matched by whole-token pattern. untouched, derived and frozen excuse a parameter
- * that nothing writes, never one that is written in part; unused excuses source elements; equal
+ * that nothing writes, never one that is written in part, unless the exception names a box: then
+ * those of its elements that nothing writes, which keep what they hold (heft_plan_get_n_kept).
+ * unused excuses source elements, with a box those within it. together joins the groups of
+ * parameters of one rank (with `{l}`: of those with equal tokens there). equal
  * excuses a parameter whose earlier value was replaced by another one, and keeps the earlier one as
  * a check (heft_plan_get_checks), which an operation cannot be part of; elsewhere excuses source
  * elements in the plan of one rank, and in a plan of several states that one of them uses the
@@ -246,6 +249,9 @@ HEFT_API const heft_plan_member_t *heft_plan_get_group_params(const heft_plan_t 
 /** The sources (indices within the plan) that a group reads, ascending; borrowed. */
 HEFT_API const uint32_t *heft_plan_get_group_sources(const heft_plan_t *plan, uint32_t group,
                                                      uint32_t *n_out);
+/** Elements of a parameter with pieces that none of them writes: an exception with a box excuses
+ * them, and they keep what they hold from version to version. */
+HEFT_API int64_t heft_plan_get_n_kept(const heft_plan_t *plan, uint32_t rank_index, uint32_t param);
 /** The group of a parameter, or HEFT_GROUP_NONE. */
 HEFT_API uint32_t heft_plan_get_param_group(const heft_plan_t *plan, uint32_t rank_index,
                                             uint32_t param);

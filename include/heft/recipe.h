@@ -184,16 +184,23 @@ typedef enum heft_exception_kind {
     HEFT_EXCEPTION_DERIVED = 3,   /* parameter computed by the engine from others */
     HEFT_EXCEPTION_FROZEN = 4,    /* parameter of a model that never changes */
     HEFT_EXCEPTION_ELSEWHERE = 5, /* source that another destination rank owns */
-    HEFT_EXCEPTION_EQUAL = 6      /* parameter written twice with values that must agree */
+    HEFT_EXCEPTION_EQUAL = 6,     /* parameter written twice with values that must agree */
+    HEFT_EXCEPTION_TOGETHER = 7 /* parameters that are one group, such as a weight and its scale */
 } heft_exception_kind_t;
 
 typedef struct heft_exception {
     heft_exception_kind_t kind;
-    const char *pattern; /* whole-token name pattern: `*` any number of tokens */
+    const char *pattern; /* whole-token name pattern: `*` any number of tokens; of `together` one or
+                            more with blanks between, in which `{l}` is one token, equal in all */
     const char *reason;  /* never empty */
     const char *where;   /* "recipe:line:column", or "" */
     int32_t is_optional; /* 1: it may match nothing */
     int32_t stage;       /* of a chain: which recipe says so, the first is 0 */
+    int32_t n_dims;      /* 0: of the whole tensor. Else of the indices [begin, end) alone: padding
+                            of an unused source, an untouched, derived or frozen parameter */
+    int32_t reserved;
+    int64_t begin[HEFT_MAX_DIMS];
+    int64_t end[HEFT_MAX_DIMS];
 } heft_exception_t;
 
 /** The exceptions a recipe states, in order, whatever their `when`, patterns as they are written

@@ -16,13 +16,29 @@
 
 const char *heft__exception_kind_name(heft_exception_kind_t kind)
 {
-    static const char *const names[] = { "unused", "untouched", "derived",
-                                         "frozen", "elsewhere", "equal" };
+    static const char *const names[] = { "unused",    "untouched", "derived", "frozen",
+                                         "elsewhere", "equal",     "together" };
     size_t i = (size_t)kind - HEFT_EXCEPTION_UNUSED;
     return i < sizeof names / sizeof names[0] ? names[i] : NULL;
 }
 
 /* ---- finishing ---- */
+
+int heft__exception_compare_boxes(const heft_exception_t *a, const heft_exception_t *b)
+{
+    if (a->n_dims != b->n_dims) {
+        return a->n_dims < b->n_dims ? -1 : 1;
+    }
+    for (int32_t k = 0; k < a->n_dims; k++) {
+        if (a->begin[k] != b->begin[k]) {
+            return a->begin[k] < b->begin[k] ? -1 : 1;
+        }
+        if (a->end[k] != b->end[k]) {
+            return a->end[k] < b->end[k] ? -1 : 1;
+        }
+    }
+    return 0;
+}
 
 static int by_exception(const void *a, const void *b)
 {
@@ -32,6 +48,7 @@ static int by_exception(const void *a, const void *b)
         return x->kind < y->kind ? -1 : 1;
     }
     int order = strcmp(x->pattern, y->pattern);
+    order = order != 0 ? order : heft__exception_compare_boxes(x, y);
     order = order != 0 ? order : strcmp(x->reason, y->reason);
     return order != 0 ? order : x->is_optional - y->is_optional;
 }
@@ -46,6 +63,15 @@ static void hash_loader(heft__sha256_t *hash, const heft_contract_t *c)
     for (uint32_t i = 0; i < c->n_attrs; i++) {
         heft__sha256_update_text(hash, c->attrs[i].key);
         heft__sha256_update_text(hash, c->attrs[i].value);
+    }
+}
+
+static void hash_box(heft__sha256_t *hash, const heft_exception_t *e)
+{
+    heft__sha256_update_u64(hash, (uint64_t)e->n_dims);
+    for (int32_t k = 0; k < e->n_dims; k++) {
+        heft__sha256_update_u64(hash, (uint64_t)e->begin[k]);
+        heft__sha256_update_u64(hash, (uint64_t)e->end[k]);
     }
 }
 
@@ -74,12 +100,20 @@ static void hash_mapping(heft__sha256_t *hash, const heft_contract_t *c)
         heft__sha256_update_text(hash, c->exceptions[i].pattern);
         heft__sha256_update_text(hash, c->exceptions[i].reason);
         heft__sha256_update_u64(hash, c->exceptions[i].is_optional != 0);
+        if (heft__contract_get_format(c) > 1) {
+            hash_box(hash, &c->exceptions[i]);
+        }
     }
 }
 
 int heft__contract_get_format(const heft_contract_t *contract)
 {
-    return contract->has_mapping && contract->recipe_name == NULL ? HEFT__CONTRACT_FORMAT : 1;
+    bool is_new = contract->has_mapping && contract->recipe_name == NULL;
+    for (uint32_t i = 0; i < contract->n_exceptions; i++) {
+        is_new = is_new || contract->exceptions[i].n_dims > 0 ||
+                 contract->exceptions[i].kind == HEFT_EXCEPTION_TOGETHER;
+    }
+    return is_new ? HEFT__CONTRACT_FORMAT : 1;
 }
 
 void heft__contract_finish(heft_contract_t *contract)

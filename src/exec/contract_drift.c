@@ -194,7 +194,8 @@ static heft_status_t compare_bindings(const comparer_t *c)
 static const heft_exception_t *find_exception(const heft_contract_t *c, const heft_exception_t *e)
 {
     for (uint32_t i = 0; i < c->n_exceptions; i++) {
-        if (c->exceptions[i].kind == e->kind && strcmp(c->exceptions[i].pattern, e->pattern) == 0) {
+        if (c->exceptions[i].kind == e->kind && strcmp(c->exceptions[i].pattern, e->pattern) == 0 &&
+            heft__exception_compare_boxes(&c->exceptions[i], e) == 0) {
             return &c->exceptions[i];
         }
     }
@@ -209,6 +210,11 @@ static heft_status_t add_exception(const comparer_t *c, const heft_exception_t *
     heft__text_init(&text);
     heft__text_printf(&text, "exception %s \"%s\"", heft__exception_kind_name(any->kind),
                       any->pattern);
+    for (int32_t k = 0; k < any->n_dims; k++) {
+        heft__text_printf(&text, "%s%lld..%lld", k > 0 ? ", " : " [", (long long)any->begin[k],
+                          (long long)any->end[k]);
+    }
+    heft__text_put(&text, any->n_dims > 0 ? ")" : "");
     if (was == NULL || is == NULL) {
         heft__text_put(&text, was == NULL ? " added: " : " gone; its reason was ");
         put_quoted(&text, any->reason, strlen(any->reason));

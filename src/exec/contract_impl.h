@@ -79,6 +79,8 @@ uint32_t heft__contract_keep_destination(heft_contract_t *contract,
 heft_status_t heft__contract_make_plan(const heft_contract_t *contract, heft_plan_t **plan_out,
                                        heft_report_t **report_out, heft_error_t *err);
 
+/* < 0, 0 or > 0; the whole tensor comes first. */
+int heft__exception_compare_boxes(const heft_exception_t *a, const heft_exception_t *b);
 /* "unused", ..; NULL for a value that is no kind. */
 const char *heft__exception_kind_name(heft_exception_kind_t kind);
 

@@ -33,6 +33,11 @@ static void put_exception(heft__text_t *out, const heft_exception_t *e)
 {
     heft__text_printf(out, "{\"kind\": \"%s\", \"pattern\": ", heft__exception_kind_name(e->kind));
     heft__text_put_json(out, e->pattern);
+    for (int32_t k = 0; k < e->n_dims; k++) {
+        heft__text_printf(out, "%s[%lld, %lld]", k > 0 ? ", " : ", \"box\": [",
+                          (long long)e->begin[k], (long long)e->end[k]);
+    }
+    heft__text_put(out, e->n_dims > 0 ? "]" : "");
     heft__text_put(out, ", \"reason\": ");
     heft__text_put_json(out, e->reason);
     heft__text_put(out, e->is_optional != 0 ? ", \"optional\": true}" : "}");

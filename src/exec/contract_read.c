@@ -130,7 +130,7 @@ static heft_status_t read_bindings(const reader_t *r, json_t *value)
 
 static heft_exception_kind_t kind_from_name(const char *name)
 {
-    for (int k = HEFT_EXCEPTION_UNUSED; name != NULL && k <= HEFT_EXCEPTION_EQUAL; k++) {
+    for (int k = HEFT_EXCEPTION_UNUSED; name != NULL && k <= HEFT_EXCEPTION_TOGETHER; k++) {
         if (strcmp(heft__exception_kind_name((heft_exception_kind_t)k), name) == 0) {
             return (heft_exception_kind_t)k;
         }
@@ -138,9 +138,29 @@ static heft_exception_kind_t kind_from_name(const char *name)
     return (heft_exception_kind_t)0;
 }
 
+/* [[begin, end], ..]: a half-open range for each dimension. */
+static heft_status_t read_box(const reader_t *r, const json_t *box, heft_exception_t *out)
+{
+    const size_t n = json_array_size(box);
+    bool is_good = box == NULL || (json_is_array(box) && n > 0 && n <= HEFT_MAX_DIMS);
+    for (size_t k = 0; k < n && is_good; k++) {
+        const json_t *range = json_array_get(box, k);
+        const json_t *begin = json_array_get(range, 0);
+        const json_t *end = json_array_get(range, 1);
+        is_good = json_array_size(range) == 2 && json_is_integer(begin) && json_is_integer(end) &&
+                  json_integer_value(begin) >= 0 &&
+                  json_integer_value(begin) < json_integer_value(end);
+        out->begin[k] = json_integer_value(begin);
+        out->end[k] = json_integer_value(end);
+    }
+    out->n_dims = (int32_t)n;
+    return is_good ? HEFT_OK
+                   : wrong(r, "exception", "box", "[begin, end] for each dimension, or left out");
+}
+
 static heft_status_t read_exception(const reader_t *r, json_t *object, heft_exception_t *out)
 {
-    static const char *const known[] = { "kind", "pattern", "reason", "optional", NULL };
+    static const char *const known[] = { "kind", "pattern", "reason", "optional", "box", NULL };
     heft_status_t status = check_keys(r, object, known, "an exception");
     if (status == HEFT_OK) {
         status = read_text(r, object, "exception", "pattern", &out->pattern);
@@ -157,14 +177,15 @@ static heft_status_t read_exception(const reader_t *r, json_t *object, heft_exce
     out->is_optional = optional != NULL;
     if (out->kind == 0) {
         return wrong(r, "exception", "kind",
-                     "unused, untouched, derived, frozen, elsewhere or equal");
+                     "unused, untouched, derived, frozen, elsewhere, equal or together");
     }
     if (out->pattern[0] == '\0' || out->reason[0] == '\0') {
         return wrong(r, "exception", out->reason[0] == '\0' ? "reason" : "pattern", "not empty");
     }
-    return optional == NULL || json_is_true(optional)
-               ? HEFT_OK
-               : wrong(r, "exception", "optional", "true, or left out");
+    if (optional != NULL && !json_is_true(optional)) {
+        return wrong(r, "exception", "optional", "true, or left out");
+    }
+    return read_box(r, json_object_get(object, "box"), out);
 }
 
 /* An array, and room for as many items of its kind. */

@@ -8,6 +8,8 @@
  */
 #include "exec/exec.h"
 
+#include <string.h>
+
 typedef struct verification {
     const heft_plan_t *plan;
     uint32_t rank_index;
@@ -260,7 +262,12 @@ static heft_status_t verify_param(verification_t *v, uint32_t p, heft_error_t *e
         return status;
     }
     subject.actual = heft_checkpoint_get_data(v->destination, v->param_tensor[p]);
-    v->mismatch.n_elems += subject.info.n_elems; /* a proven plan writes all of them, or none */
+    /* a proven plan writes all of them, or none, but for those that keep what they hold */
+    const int64_t n_kept = heft_plan_get_n_kept(v->plan, v->rank_index, p);
+    v->mismatch.n_elems += subject.info.n_elems - n_kept;
+    if (n_kept > 0) {
+        memcpy(v->scratch, subject.actual, (size_t)subject.info.n_bytes);
+    }
     bool is_same = false;
     status = make_expected(v, p, pieces, n, &v->progress, err);
     if (status == HEFT_OK) {

@@ -29,6 +29,37 @@ void heft_plan_destroy(heft_plan_t *plan)
 
 /* ---- options ---- */
 
+/* A box is that of elements which may stay as they are. */
+static heft_status_t check_box(const heft_exception_t *e, heft_error_t *err)
+{
+    bool may = e->kind == HEFT_EXCEPTION_UNUSED || e->kind == HEFT_EXCEPTION_UNTOUCHED ||
+               e->kind == HEFT_EXCEPTION_DERIVED || e->kind == HEFT_EXCEPTION_FROZEN;
+    bool is_good = e->n_dims >= 0 && e->n_dims <= HEFT_MAX_DIMS;
+    for (int32_t k = 0; k < e->n_dims && is_good; k++) {
+        is_good = e->begin[k] >= 0 && e->begin[k] < e->end[k];
+    }
+    if (!is_good || (e->n_dims > 0 && !may)) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "exception \"%s\": %s", e->pattern,
+                               is_good ? "this kind is of whole tensors, and has no box"
+                                       : "its box needs 0 <= begin < end in 12 dimensions at most");
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t check_exception(const heft_exception_t *e, uint32_t i, heft_error_t *err)
+{
+    if (e->kind < HEFT_EXCEPTION_UNUSED || e->kind > HEFT_EXCEPTION_TOGETHER ||
+        e->pattern == NULL || e->pattern[0] == '\0' || e->reason == NULL || e->reason[0] == '\0') {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "exception %u \"%s\": needs a kind, a pattern and a reason",
+                               (unsigned)i, e->pattern != NULL ? e->pattern : "");
+    }
+    heft_status_t status = check_box(e, err);
+    return status == HEFT_OK && e->kind == HEFT_EXCEPTION_TOGETHER
+               ? heft__together_check(e->pattern, err)
+               : status;
+}
+
 static heft_status_t load_opts(const heft_plan_opts_t *from, heft_plan_opts_t *to,
                                heft_error_t *err)
 {
@@ -44,17 +75,10 @@ static heft_status_t load_opts(const heft_plan_opts_t *from, heft_plan_opts_t *t
         return heft__error_set(err, HEFT_ERR_ARGUMENT, "plan options: partial is %d, not 0 or 1",
                                (int)to->partial);
     }
-    for (uint32_t i = 0; i < to->n_exceptions; i++) {
-        const heft_exception_t *e = &to->exceptions[i];
-        if (e->kind < HEFT_EXCEPTION_UNUSED || e->kind > HEFT_EXCEPTION_EQUAL ||
-            e->pattern == NULL || e->pattern[0] == '\0' || e->reason == NULL ||
-            e->reason[0] == '\0') {
-            return heft__error_set(err, HEFT_ERR_ARGUMENT,
-                                   "exception %u \"%s\": needs a kind, a pattern and a reason",
-                                   (unsigned)i, e->pattern != NULL ? e->pattern : "");
-        }
+    for (uint32_t i = 0; i < to->n_exceptions && status == HEFT_OK; i++) {
+        status = check_exception(&to->exceptions[i], i, err);
     }
-    return HEFT_OK;
+    return status;
 }
 
 /* ---- building ---- */
@@ -122,7 +146,8 @@ static heft_status_t prove(maker_t *m, heft_error_t *err)
     heft__proof_t *proof = &m->proof;
     heft_status_t status = heft__proof_load(proof, err);
     if (status == HEFT_OK) {
-        status = heft__plan_make_groups(plan, proof->readers, proof->cover, proof->unused, err);
+        status = heft__plan_make_groups(plan, proof->readers, proof->cover, proof->excuses,
+                                        proof->opts->n_exceptions, proof->unused, err);
     }
     sum_bytes(plan);
     if (status == HEFT_OK) {

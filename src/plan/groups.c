@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Groups: connected components of parameters over shared source elements.
+ * Groups: connected components of parameters over shared source elements, and over what is declared
+ * together.
  *
  * One scan of each source cuts it into cells with equal readers: those that meet in a cell are
  * joined, and the cells add up to what is used. Operations are nodes of their own, tied to the
@@ -20,6 +21,8 @@ typedef struct grouper {
     heft__claim_t *claims;
     size_t cap_claims;
     int64_t unit_bytes; /* of the source at hand */
+    heft__excuse_t *excuses;
+    uint32_t n_excuses;
     heft_error_t *err;
 } grouper_t;
 
@@ -123,6 +126,17 @@ static void join_operations(grouper_t *g)
             }
         }
     }
+}
+
+static heft_status_t join_declared(grouper_t *g)
+{
+    heft_status_t status = HEFT_OK;
+    for (uint32_t i = 0; i < g->n_excuses && status == HEFT_OK; i++) {
+        if (g->excuses[i].exception->kind == HEFT_EXCEPTION_TOGETHER) {
+            status = heft__plan_join_together(g->plan, &g->excuses[i], join, g->parent, g->err);
+        }
+    }
+    return status;
 }
 
 /* ---- from components to groups ---- */
@@ -291,7 +305,8 @@ static heft_status_t make_groups(grouper_t *g, int64_t *unused_out)
         }
     }
     join_operations(g);
-    heft_status_t status = number_groups(g);
+    heft_status_t status = join_declared(g);
+    status = status == HEFT_OK ? number_groups(g) : status;
     if (status == HEFT_OK) {
         count_groups(g);
         status = list_members(g);
@@ -300,10 +315,13 @@ static heft_status_t make_groups(grouper_t *g, int64_t *unused_out)
 }
 
 heft_status_t heft__plan_make_groups(heft_plan_t *plan, const heft__readers_t *readers,
-                                     heft__cover_t *cover, int64_t *unused_out, heft_error_t *err)
+                                     heft__cover_t *cover, heft__excuse_t *excuses,
+                                     uint32_t n_excuses, int64_t *unused_out, heft_error_t *err)
 {
     size_t n_nodes = (size_t)plan->n_slots + plan->n_opaques;
     grouper_t g = { .plan = plan, .readers = readers, .cover = cover, .err = err };
+    g.excuses = excuses;
+    g.n_excuses = n_excuses;
     g.parent = heft__calloc(n_nodes + 1, sizeof *g.parent);
     g.bytes = heft__calloc(n_nodes + 1, sizeof *g.bytes);
     g.group = heft__calloc(n_nodes + 1, sizeof *g.group);

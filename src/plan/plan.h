@@ -57,6 +57,7 @@ struct heft_plan {
     heft__plan_rank_t *ranks;
     heft__plan_group_t *groups;
     uint32_t *group_of; /* slot -> group, or HEFT_GROUP_NONE */
+    int64_t *n_kept;    /* by slot: elements that no piece of a parameter with pieces writes */
     /* by source: unused as a whole, and a recipe of a chain ignores what would be made of it */
     uint8_t *is_left_out;
     char digest[65];
@@ -180,24 +181,45 @@ heft_status_t heft__readers_gather(const heft__readers_t *readers, uint32_t sour
 
 /* ---- groups.c ---- */
 
+typedef struct heft__excuse heft__excuse_t;
+
 /*
  * Scan every source: unused_out[n_sources] gets the elements that nothing uses. Groups are made and
- * numbered, and every piece and operation gets its group.
+ * numbered, with what the exceptions declare together, and every piece and operation gets its
+ * group.
  */
 heft_status_t heft__plan_make_groups(heft_plan_t *plan, const heft__readers_t *readers,
-                                     heft__cover_t *cover, int64_t *unused_out, heft_error_t *err);
+                                     heft__cover_t *cover, heft__excuse_t *excuses,
+                                     uint32_t n_excuses, int64_t *unused_out, heft_error_t *err);
+
+/* ---- together.c ---- */
+
+/* The nodes of a union-find; join(parent, a, b) of groups.c. */
+typedef void (*heft__join_t)(uint32_t *parent, uint32_t a, uint32_t b);
+/* Join the parameters that an exception `together` declares one group. */
+heft_status_t heft__plan_join_together(const heft_plan_t *plan, heft__excuse_t *excuse,
+                                       heft__join_t join, uint32_t *parent, heft_error_t *err);
+/* Whether the patterns are sound: parts of a name in braces stand for whole tokens, and each occurs
+ * in every pattern. */
+heft_status_t heft__together_check(const char *patterns, heft_error_t *err);
 
 /* ---- proof.c, excuses.c, overwrites.c, unused.c ---- */
 
 /* What became of one exception. */
-typedef struct heft__excuse {
+struct heft__excuse {
     const heft_exception_t *exception;
     int64_t n_matched; /* names that its pattern matches */
     int64_t n_excused; /* those with something to excuse */
     int64_t n_elems;   /* excused */
     const char *first; /* the first name excused, or else matched; borrowed from the plan */
     int32_t owner;     /* `elsewhere`: the first rank that reads the first name, or -1 */
-} heft__excuse_t;
+    /* the first tensor in which its box does not lie; NULL: it lies in all */
+    const heft_tensor_info_t *misfit;
+    const char *idle; /* `together`: a pattern of it that matches nothing; in the exception */
+    uint32_t idle_len;
+    int64_t extent[HEFT_MAX_DIMS]; /* of the box as a claim on the tensor at hand */
+    int64_t stride[HEFT_MAX_DIMS];
+};
 
 typedef struct heft__proof {
     heft_plan_t *plan;
@@ -211,6 +233,7 @@ typedef struct heft__proof {
     size_t cap_claims;
     int64_t *uncovered;        /* by slot */
     uint8_t *excused;          /* by slot: an exception matches it */
+    int64_t *boxed;            /* by slot: elements that exceptions with boxes excuse */
     int64_t *unused;           /* by source */
     heft__check_ref_t *checks; /* of the rank judged last */
     size_t n_checks;
@@ -242,6 +265,15 @@ bool heft__excuses_apply(heft__proof_t *proof, uint32_t kinds, const char *name,
                          int32_t owner);
 /* One of the names, or where names is NULL by pattern. */
 bool heft__names_match(const heft__map_t *names, const char *pattern, const char *name);
+/* The same of exceptions with boxes. proof->claims hold n_claims of what is there of a tensor, and
+ * *n_missing elements are not: the boxes come behind them, and what they excuse is taken off. */
+heft_status_t heft__excuses_apply_boxes(heft__proof_t *proof, uint32_t kinds,
+                                        const heft_tensor_info_t *info, size_t n_claims,
+                                        int64_t *n_missing, heft_error_t *err);
+/* Append the boxes to proof->claims, for a look at what they leave. */
+heft_status_t heft__excuses_add_boxes(heft__proof_t *proof, uint32_t kinds,
+                                      const heft_tensor_info_t *info, size_t *n_claims,
+                                      heft_error_t *err);
 /* Notes for the exceptions that excused something, errors for the stale ones. */
 heft_status_t heft__excuses_report(heft__proof_t *proof, heft_error_t *err);
 

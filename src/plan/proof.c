@@ -128,6 +128,9 @@ static heft_status_t report_uncovered(heft__proof_t *proof, const subject_t *s, 
     }
     size_t n_claims;
     heft_status_t status = load_param(proof, s->rank, s->param, false, &n_claims, err);
+    if (status == HEFT_OK && proof->boxed[s->slot] > 0) {
+        status = heft__excuses_add_boxes(proof, param_kinds, s->info, &n_claims, err);
+    }
     if (status == HEFT_OK) {
         status = heft__cover_locate(proof->cover, &s->info->shape, proof->claims, n_claims, &spot,
                                     NULL, err);
@@ -143,7 +146,8 @@ static heft_status_t report_uncovered(heft__proof_t *proof, const subject_t *s, 
         heft__proof_put_spot(proof, &s->info->shape, &spot);
     }
     if (proof->excused[s->slot]) {
-        heft__text_put(text, "; its exception covers only a parameter that nothing writes");
+        heft__text_put(text, "; its exception covers only a parameter that nothing writes (with a "
+                             "box, a part of one)");
     }
     const char *nearest = nearest_source(proof, s->info->name);
     if (nearest != NULL) {
@@ -199,6 +203,24 @@ static heft_status_t report_constants(heft__proof_t *proof, const subject_t *s, 
                                                s->info, count.n_covered, &spot, err);
 }
 
+/* Exceptions for the whole first: a parameter that one excuses needs no boxes. */
+static heft_status_t excuse_param(heft__proof_t *proof, const subject_t *s, size_t n_claims,
+                                  heft_error_t *err)
+{
+    int64_t *n = &proof->uncovered[s->slot];
+    const int64_t before = *n;
+    bool is_whole = before == s->info->n_elems;
+    proof->excused[s->slot] =
+        heft__excuses_apply(proof, param_kinds, s->info->name, is_whole ? before : 0, -1);
+    if (proof->excused[s->slot] && is_whole) {
+        return HEFT_OK;
+    }
+    heft_status_t status = heft__excuses_apply_boxes(proof, param_kinds, s->info, n_claims, n, err);
+    proof->boxed[s->slot] = before - *n;
+    proof->plan->n_kept[s->slot] = is_whole ? 0 : before - *n;
+    return status;
+}
+
 static heft_status_t prove_param(heft__proof_t *proof, const subject_t *s, int64_t *n_overlap_out,
                                  heft_error_t *err)
 {
@@ -214,19 +236,13 @@ static heft_status_t prove_param(heft__proof_t *proof, const subject_t *s, int64
     }
     proof->uncovered[s->slot] = s->info->n_elems - count.n_covered;
     *n_overlap_out = count.n_overlap;
-    return HEFT_OK;
+    return excuse_param(proof, s, n_claims, err);
 }
 
 static heft_status_t add_param(heft__proof_t *proof, const subject_t *s, heft_error_t *err)
 {
     int64_t n_overlap = 0;
     heft_status_t status = prove_param(proof, s, &n_overlap, err);
-    int64_t n = proof->uncovered[s->slot];
-    if (status == HEFT_OK) {
-        bool is_whole = n == s->info->n_elems;
-        proof->excused[s->slot] =
-            heft__excuses_apply(proof, param_kinds, s->info->name, is_whole ? n : 0, -1);
-    }
     if (status == HEFT_OK && n_overlap > 0) {
         status = report_overlap(proof, s, n_overlap, err);
     }
@@ -269,7 +285,8 @@ static heft_status_t add_uncovered(heft__proof_t *proof, const subject_t *s, hef
 {
     int64_t n = proof->uncovered[s->slot];
     if (!is_excused(proof, s)) {
-        heft__sum(&proof->n_expected, s->info->n_bytes);
+        const int64_t unit = heft_dtype_get_unit_bytes(s->info->dtype);
+        heft__sum(&proof->n_expected, s->info->n_bytes - proof->boxed[s->slot] * unit);
     }
     return n > 0 && !is_excused(proof, s) ? report_uncovered(proof, s, err) : HEFT_OK;
 }
@@ -365,6 +382,7 @@ void heft__proof_fini(heft__proof_t *proof)
     heft__free(proof->checks);
     heft__free(proof->uncovered);
     heft__free(proof->excused);
+    heft__free(proof->boxed);
     heft__free(proof->unused);
     heft__text_fini(&proof->text);
 }
@@ -374,8 +392,12 @@ heft_status_t heft__proof_load(heft__proof_t *proof, heft_error_t *err)
     const heft_plan_t *plan = proof->plan;
     proof->uncovered = heft__calloc((size_t)plan->n_slots + 1, sizeof *proof->uncovered);
     proof->excused = heft__calloc((size_t)plan->n_slots + 1, sizeof *proof->excused);
+    proof->boxed = heft__calloc((size_t)plan->n_slots + 1, sizeof *proof->boxed);
     proof->unused = heft__calloc((size_t)plan->n_sources + 1, sizeof *proof->unused);
-    if (proof->uncovered == NULL || proof->excused == NULL || proof->unused == NULL) {
+    proof->plan->n_kept =
+        heft__arena_calloc(&proof->plan->arena, plan->n_slots, sizeof *plan->n_kept);
+    if (proof->uncovered == NULL || proof->excused == NULL || proof->boxed == NULL ||
+        proof->unused == NULL || plan->n_kept == NULL) {
         return heft__error_nomem(err, plan->n_slots * sizeof *proof->uncovered);
     }
     if (proof->names != NULL) {

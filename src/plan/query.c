@@ -120,6 +120,14 @@ const uint32_t *heft_plan_get_group_sources(const heft_plan_t *plan, uint32_t gr
     return group < plan->n_groups ? plan->groups[group].sources : NULL;
 }
 
+int64_t heft_plan_get_n_kept(const heft_plan_t *plan, uint32_t rank_index, uint32_t param)
+{
+    if (rank_index >= plan->n_ranks || param >= plan->ranks[rank_index].n_params) {
+        return 0;
+    }
+    return plan->n_kept[plan->ranks[rank_index].first_slot + param];
+}
+
 uint32_t heft_plan_get_param_group(const heft_plan_t *plan, uint32_t rank_index, uint32_t param)
 {
     const heft__plan_rank_t *rank = get_rank(plan, rank_index);

@@ -52,6 +52,18 @@ static bool apply_excuses(heft__proof_t *proof, uint32_t source)
     return is_unused || (is_elsewhere && is_alone);
 }
 
+/* Boxes of what may be unused, as the padding of a vocabulary. */
+static heft_status_t apply_boxes(heft__proof_t *proof, uint32_t source, heft_error_t *err)
+{
+    const heft_tensor_info_t *info = &proof->plan->sources[source];
+    size_t n_claims = 0;
+    heft_status_t status = heft__readers_gather(proof->readers, source, true, &proof->claims,
+                                                &proof->cap_claims, &n_claims, err);
+    return status == HEFT_OK ? heft__excuses_apply_boxes(proof, 1u << HEFT_EXCEPTION_UNUSED, info,
+                                                         n_claims, &proof->unused[source], err)
+                             : status;
+}
+
 /* The uncovered parameter with the name nearest to this one, or NULL. */
 static const char *nearest_param(const heft__proof_t *proof, const char *name, int32_t *rank_out)
 {
@@ -99,6 +111,9 @@ static heft_status_t report_unused(heft__proof_t *proof, uint32_t source, heft_e
     heft_status_t status = heft__readers_gather(proof->readers, source, true, &proof->claims,
                                                 &proof->cap_claims, &n_claims, err);
     if (status == HEFT_OK) {
+        status = heft__excuses_add_boxes(proof, 1u << HEFT_EXCEPTION_UNUSED, info, &n_claims, err);
+    }
+    if (status == HEFT_OK) {
         status = heft__cover_locate(proof->cover, &info->shape, proof->claims, n_claims, &spot,
                                     NULL, err);
     }
@@ -132,11 +147,19 @@ static heft_status_t report_partial(heft__proof_t *proof, int64_t n_sources, int
 
 heft_status_t heft__proof_add_unused(heft__proof_t *proof, heft_error_t *err)
 {
+    bool has_boxes = false;
+    for (uint32_t i = 0; i < proof->opts->n_exceptions; i++) {
+        has_boxes = has_boxes || proof->opts->exceptions[i].n_dims > 0;
+    }
     int64_t n_sources = 0;
     int64_t n_elems = 0;
     heft_status_t status = HEFT_OK;
     for (uint32_t s = 0; s < proof->plan->n_sources && status == HEFT_OK; s++) {
-        if (apply_excuses(proof, s) || proof->unused[s] == 0) {
+        if (apply_excuses(proof, s)) {
+            continue;
+        }
+        status = has_boxes ? apply_boxes(proof, s, err) : HEFT_OK;
+        if (status != HEFT_OK || proof->unused[s] == 0) {
             continue;
         }
         if (proof->opts->partial != 0) {

@@ -196,6 +196,22 @@ static heft_status_t fill_work(const heft_subscriber_t *sub, const heft_exceptio
     return status;
 }
 
+/* Staging holds whole parameters, so a flip would write over elements that are to stay. */
+static heft_status_t refuse_kept(const heft_plan_t *plan, heft_error_t *err)
+{
+    for (uint32_t p = 0; p < heft_plan_get_n_params(plan, 0); p++) {
+        heft_tensor_info_t info;
+        const int64_t n = heft_plan_get_n_kept(plan, 0, p);
+        if (n > 0 && heft_plan_query_param(plan, 0, p, &info, NULL) == HEFT_OK) {
+            return heft__error_set(err, HEFT_ERR_UNSUPPORTED,
+                                   "parameter \"%.100s\": %lld of its %lld elements are to keep "
+                                   "what they hold, and rounds write whole parameters",
+                                   info.name, (long long)n, (long long)info.n_elems);
+        }
+    }
+    return HEFT_OK;
+}
+
 static heft_status_t prove(const heft_subscriber_t *sub, const heft_tape_t *tape,
                            const heft_exception_t *exceptions, uint32_t n_exceptions,
                            heft__problems_t *problems, heft_plan_t **plan_out, heft_error_t *err)
@@ -230,6 +246,7 @@ static heft_status_t make_work(const heft_subscriber_t *sub, const heft_manifest
     if (status == HEFT_OK) {
         status = prove(sub, tape, exceptions, n_exceptions, problems, &work->plan, err);
     }
+    status = status == HEFT_OK ? refuse_kept(work->plan, err) : status;
     if (status == HEFT_OK) {
         status = fill_work(sub, exceptions, n_exceptions, work, err);
     }

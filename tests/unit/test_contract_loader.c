@@ -204,6 +204,59 @@ static void equal_tapes_of_ranks_are_kept_once(void **state)
     close_fixture(&f);
 }
 
+/* Padding of the source that the loader skips, and two parameters that are declared one group. */
+static void parts_and_groups_are_kept(void **state)
+{
+    (void)state;
+    fixture_t f;
+    open_fixture(&f, false);
+    heft_manifest_destroy(f.source);
+    f.source = decode("{\"heft_manifest\":1,\"side\":\"source\",\"tensors\":["
+                      "{\"name\":\"q\",\"dtype\":\"BF16\",\"shape\":[4,3]},"
+                      "{\"name\":\"k\",\"dtype\":\"BF16\",\"shape\":[2,3]},"
+                      "{\"name\":\"pad\",\"dtype\":\"BF16\",\"shape\":[2,3]}]}");
+    heft_exception_t list[3] = {
+        { .kind = HEFT_EXCEPTION_UNUSED, .pattern = "pad", .reason = "rows", .n_dims = 2 },
+        exceptions[1],
+        { .kind = HEFT_EXCEPTION_TOGETHER, .pattern = "qkv cache", .reason = "one kernel" },
+    };
+    list[0].end[0] = 2;
+    list[0].end[1] = 3;
+    f.opts.exceptions = list;
+    f.opts.n_exceptions = 3;
+    heft_contract_t *c = make(&f);
+    char *text = encode(c);
+    assert_non_null(strstr(text, "\"pattern\": \"pad\", \"box\": [[0, 2], [0, 3]], \"reason\""));
+    assert_non_null(strstr(text, "{\"kind\": \"together\", \"pattern\": \"qkv cache\""));
+    heft_contract_t *back = read_back(text);
+    char *again = encode(back);
+    assert_string_equal(text, again);
+    assert_int_equal(heft_contract_get_exception(back, 0)->end[1], 3);
+    list[0].begin[0] = 1;
+    list[2].kind = HEFT_EXCEPTION_UNUSED; /* another rows' worth, and no group */
+    list[2].pattern = "pad";
+    list[2].n_dims = 2;
+    list[2].end[0] = 1;
+    list[2].end[1] = 3;
+    heft_contract_t *other = make(&f);
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_drift_t *drift = NULL;
+    EXPECT_STATUS(heft_contract_compare(c, other, &drift, &err), HEFT_OK);
+    bool is_named = false;
+    for (uint32_t i = 0; i < heft_drift_get_n(drift); i++) {
+        is_named = is_named || strcmp(heft_drift_get(drift, i)->text,
+                                      "exception unused \"pad\" [1..2, 0..3) added: \"rows\"") == 0;
+    }
+    assert_true(is_named);
+    heft_drift_destroy(drift);
+    heft_string_free(text);
+    heft_string_free(again);
+    heft_contract_destroy(other);
+    heft_contract_destroy(back);
+    heft_contract_destroy(c);
+    close_fixture(&f);
+}
+
 static void destinations_are_made_where_none_are_given(void **state)
 {
     (void)state;
@@ -398,6 +451,10 @@ static void flaws_in_a_loaders_contract_are_named(void **state)
           "\"partial\" must be true" },
         { "\"platform\": \"cuda\"", "\"platform\": 7", "\"platform\" must be a text" },
         { "\"platform\": \"cuda\"", "\"platform\": \"cpu\"", "was it edited?" },
+        { "\"kind\": \"unused\"", "\"box\": [[0]], \"kind\": \"unused\"",
+          "\"box\" must be [begin" },
+        { "\"kind\": \"unused\"", "\"box\": [], \"kind\": \"unused\"", "\"box\" must be [begin" },
+        { "\"kind\": \"unused\"", "\"box\": [[2, 2]], \"kind\": \"unused\"", "\"box\" must be" },
         { "\"tape\": 1", "\"tape\": 2", "\"tape\" must be the index" },
         { "\"tape\": 1", "\"tape\": 0", "\"tapes\" must stand in the order" },
         { "\"tapes\": [", "\"tapes\": [1,", "\"tapes\" must stand in the order" },
@@ -591,6 +648,7 @@ int main(void)
         cmocka_unit_test(a_loaders_contract_is_read_as_it_was_written),
         cmocka_unit_test(the_plan_of_a_contract_is_that_of_its_tapes),
         cmocka_unit_test(equal_tapes_of_ranks_are_kept_once),
+        cmocka_unit_test(parts_and_groups_are_kept),
         cmocka_unit_test(destinations_are_made_where_none_are_given),
         cmocka_unit_test(one_rank_of_several_is_a_contract_too),
         cmocka_unit_test(names_that_no_loader_reads_or_writes_are_refused),
