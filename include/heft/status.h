@@ -101,6 +101,9 @@ HEFT_API const char *heft_status_get_text(heft_status_t status);
 /** What to do about a status; HEFT_REMEDY_BUG for a value that is none. */
 HEFT_API heft_remedy_t heft_status_get_remedy(heft_status_t status);
 
+/** The version of the library, such as "0.1.0". */
+HEFT_API const char *heft_version_get(void);
+
 #ifdef __cplusplus
 }
 #endif

@@ -8,6 +8,7 @@ framework: what needs torch is in modules of its own, imported when they are ask
 import importlib
 
 from heft import client, errors, log
+from heft._handles import version
 from heft.checkpoint import Checkpoint, CheckpointWriter, write_checkpoint
 from heft.contract import Contract, Drift, DriftFinding, DriftKind, drift
 from heft.coordinator import Coordinator
@@ -38,7 +39,7 @@ from heft.sizes import CacheMap, kv_repeat, padded_size, rollout_tp
 from heft.subscriber import Hooks, Subscriber
 from heft.tape import BufferInfo, BufferKind, Op, OpCode, Tape, View
 
-__version__ = "0.1.0"
+__version__ = version()
 
 __all__ = [
     "Bindings",

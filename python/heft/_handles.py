@@ -27,6 +27,11 @@ def text_of(chars: Any) -> str:
     return text
 
 
+def version() -> str:
+    """The version of the library."""
+    return text_of(lib.heft_version_get())
+
+
 def take_text(out: Any) -> str:
     """The string in a `char **`, which the caller owns: copied and freed."""
     try:

@@ -45,3 +45,8 @@ heft_remedy_t heft_status_get_remedy(heft_status_t status)
     const status_row_t *row = find_row(status);
     return row != NULL ? row->remedy : HEFT_REMEDY_BUG;
 }
+
+const char *heft_version_get(void)
+{
+    return HEFT_VERSION;
+}

@@ -41,9 +41,9 @@ const cli_command_t cli_cmd_help = {
 static int run_version(const cli_args_t *args)
 {
     if (cli_has(args, "json")) {
-        return cli_print_json(args, json_pack("{s:s}", "version", HEFT_CLI_VERSION));
+        return cli_print_json(args, json_pack("{s:s}", "version", heft_version_get()));
     }
-    (void)printf("heft %s\n", HEFT_CLI_VERSION);
+    (void)printf("heft %s\n", heft_version_get());
     return CLI_OK;
 }
 

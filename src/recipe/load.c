@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Recipes as files. A bare name is looked up in the folders of $HEFT_RECIPES (separated by colons),
- * then in the installed folder, then in the source tree; the first folder that has it wins.
+ * then in a folder `recipes` beside the library (of a Python package), then in the installed
+ * folder, then in the source tree; the first folder that has it wins.
  */
 #include "recipe/recipe.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,6 +51,22 @@ static bool ends_with(const char *text, const char *suffix)
     return n >= m && strcmp(text + n - m, suffix) == 0;
 }
 
+/* The folder `recipes` beside the file that holds this code: the library, or what it is linked to.
+ */
+static void put_beside(heft__text_t *text)
+{
+    static const char here = 0;
+    Dl_info info;
+    const char *slash = NULL;
+    if (dladdr(&here, &info) != 0 && info.dli_fname != NULL) {
+        slash = strrchr(info.dli_fname, '/');
+    }
+    if (slash != NULL) {
+        heft__text_put_n(text, info.dli_fname, (size_t)(slash + 1 - info.dli_fname));
+    }
+    heft__text_put(text, "recipes");
+}
+
 /* Folder i of those to look in, in text; false when there are no more. */
 static bool recipe_dir(size_t i, heft__text_t *text)
 {
@@ -62,11 +80,15 @@ static bool recipe_dir(size_t i, heft__text_t *text)
         }
         at += n + (at[n] == ':' ? 1 : 0);
     }
+    if (i == 0) {
+        put_beside(text);
+        return true;
+    }
     static const char *const fixed[] = { HEFT_RECIPES_INSTALLED, HEFT_RECIPES_SOURCE };
-    if (i >= sizeof fixed / sizeof fixed[0]) {
+    if (i > sizeof fixed / sizeof fixed[0]) {
         return false;
     }
-    heft__text_put(text, fixed[i]);
+    heft__text_put(text, fixed[i - 1]);
     return true;
 }
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import ast
 import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
 
+import heft
 from heft import errors
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -24,6 +26,22 @@ def test_the_stub_of_errors_has_every_exception() -> None:
         "HeftError": "Exception",
         **{cls.__name__: cls.__bases__[0].__name__ for cls in made},
     }
+
+
+def test_the_package_has_the_version_of_the_library() -> None:
+    project = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.M)
+    assert project is not None
+    assert heft.__version__ == project[1]
+    command = [sys.executable, "-m", "heft"]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert said.stdout == f"heft {project[1]}\n"
+
+
+def test_importing_the_package_imports_no_framework() -> None:
+    code = "import heft, sys; print([m for m in ('torch', 'numpy', 'jax') if m in sys.modules])"
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert said.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("command", ["mypy --config-file ../pyproject.toml", "ruff check"])

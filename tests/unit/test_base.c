@@ -25,6 +25,17 @@ static void status_table_has_unique_values_and_names(void **state)
     assert_int_equal(heft_status_get_remedy(HEFT_ERR_DIGEST), HEFT_REMEDY_DATA);
 }
 
+static void version_is_three_numbers(void **state)
+{
+    (void)state;
+    int major = -1;
+    int minor = -1;
+    int patch = -1;
+    char rest = 'x';
+    assert_int_equal(sscanf(heft_version_get(), "%d.%d.%d%c", &major, &minor, &patch, &rest), 3);
+    assert_true(major >= 0 && minor >= 0 && patch >= 0);
+}
+
 static void status_unknown_value_is_named_unknown(void **state)
 {
     (void)state;
@@ -360,6 +371,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(status_table_has_unique_values_and_names),
+        cmocka_unit_test(version_is_three_numbers),
         cmocka_unit_test(status_unknown_value_is_named_unknown),
         cmocka_unit_test(error_is_one_line_and_cut_with_dots),
         cmocka_unit_test(error_with_errno_says_its_text),

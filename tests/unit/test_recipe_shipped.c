@@ -2,6 +2,9 @@
 /* The recipes that come with heft, against the engine's layout written as plain index loops. */
 #include "recipe_bench.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #define F32 HEFT_DTYPE_F32
 
 typedef struct model {
@@ -468,6 +471,23 @@ static void recipes_are_found_by_name_and_by_path(void **state)
     heft_test_rmdir(dir);
 }
 
+static void recipes_beside_the_library_are_found(void **state)
+{
+    (void)state;
+    char dir[512];
+    ssize_t n = readlink("/proc/self/exe", dir, sizeof dir - 32);
+    assert_true(n > 0);
+    dir[n] = '\0';
+    (void)snprintf(strrchr(dir, '/'), 32, "/recipes");
+    (void)mkdir(dir, 0777);
+    const char *text = "\"x\" [a] -> \"y\" [a]\n";
+    heft_test_write_file(dir, "beside-test.heft", text, strlen(text));
+    heft_recipe_t *recipe = load("beside-test");
+    assert_string_equal(heft_recipe_get_name(recipe), "beside-test.heft");
+    heft_recipe_destroy(recipe);
+    heft_test_rmdir(strdup(dir));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -481,6 +501,7 @@ int main(void)
         T(dense_ignores_rotary_tables_and_casts_on_demand),
         T(identity_copies_everything),
         T(recipes_are_found_by_name_and_by_path),
+        T(recipes_beside_the_library_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
