@@ -248,6 +248,21 @@ HEFT_API HEFT_MUST_CHECK heft_status_t
 heft_subscriber_create_contract(const heft_subscriber_opts_t *opts, const heft_contract_t *contract,
                                 const heft_manifest_t *manifest, const heft_param_t *params,
                                 heft_subscriber_t **subscriber_out, heft_error_t *err);
+/**
+ * The engine has another layout now (an expert map, a quantisation, larger tensors): take this
+ * contract, manifest and memory in the place of the old ones, which are borrowed no longer, without
+ * leaving the fleet. Staging grows where it must: what still writes to it is waited for, it is
+ * given back, and made anew. Afterwards there is no live version: the engine serves nothing until a
+ * round has brought it to one. On the thread that polls, between rounds: HEFT_ERR_BUSY inside of
+ * one. What heft_subscriber_create_contract returns; then the old plan, memory and version are as
+ * they were, but for HEFT_ERR_PEER and HEFT_ERR_TIMEOUT: the new ones stand, and the coordinator
+ * hears of them once it can be reached.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_subscriber_renew(heft_subscriber_t *subscriber,
+                                                             const heft_contract_t *contract,
+                                                             const heft_manifest_t *manifest,
+                                                             const heft_param_t *params,
+                                                             heft_error_t *err);
 HEFT_API void heft_subscriber_destroy(heft_subscriber_t *subscriber);
 
 /**

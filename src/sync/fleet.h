@@ -20,6 +20,7 @@ typedef struct heft__family {
     char
         key[HEFT__DIGEST_SIZE]; /* digest and the destination manifests: what the plan is made of */
     uint32_t n_ranks;
+    uint32_t first_rank; /* ranks below count from it */
     heft_plan_t *plan;
     heft__inputs_t *inputs; /* for each rank, likewise below */
     heft__staging_t *layouts;
@@ -39,7 +40,8 @@ typedef struct heft__link {
     char contract[HEFT__DIGEST_SIZE];
     char endpoint[HEFT__DIGEST_SIZE];
     char family_digest[HEFT__DIGEST_SIZE];
-    uint32_t rank;
+    uint32_t rank; /* within its family */
+    uint32_t first_rank;
     uint32_t n_ranks;
     uint32_t family;        /* index */
     bool in_place;          /* its memory is a buffer for one part of its parameters */

@@ -84,18 +84,16 @@ static heft_status_t read_contract(heft__fleet_t *fleet, const heft__fleet_t *ol
     if (same != NULL) {
         memcpy(link->family_digest, same->family_digest, sizeof link->family_digest);
         link->rank = same->rank;
+        link->first_rank = same->first_rank;
         link->n_ranks = same->n_ranks;
         return HEFT_OK;
     }
     heft__contract_t contract = { .rank = 0 };
     heft_status_t status = fetch_contract(fleet, link->contract, &contract, err);
-    if (status == HEFT_OK && (contract.ranks == 0 || contract.rank >= contract.ranks)) {
-        status = heft__error_set(err, HEFT_ERR_FORMAT, "contract of rank %u of %u ranks",
-                                 contract.rank, contract.ranks);
-    }
     if (status == HEFT_OK) {
         memcpy(link->family_digest, contract.family, sizeof link->family_digest);
-        link->rank = contract.rank;
+        link->rank = contract.rank - contract.first_rank;
+        link->first_rank = contract.first_rank;
         link->n_ranks = contract.ranks;
     }
     heft__contract_fini(&contract);
@@ -169,7 +167,7 @@ static heft_status_t fetch_manifest(heft__fleet_t *fleet, const heft__link_t *li
 
 static heft_status_t compile_rank(heft__fleet_t *fleet, const heft__mapping_t *mapping,
                                   uint32_t rank, const heft__link_t *link,
-                                  heft__problems_t *problems, heft_tape_t **tape_out,
+                                  heft__problems_t *problems, const heft_tape_t **tape_out,
                                   heft_error_t *err)
 {
     heft_manifest_t *manifest = NULL;
@@ -188,7 +186,7 @@ static heft_status_t compile_rank(heft__fleet_t *fleet, const heft__mapping_t *m
 
 /* Compile every rank, so that one reply names the problems of all of them. */
 static heft_status_t compile_ranks(heft__fleet_t *fleet, uint32_t f, const heft__mapping_t *mapping,
-                                   heft_tape_t **tapes, heft__problems_t *problems,
+                                   const heft_tape_t **tapes, heft__problems_t *problems,
                                    heft_error_t *err)
 {
     heft_status_t first = HEFT_OK;
@@ -207,7 +205,8 @@ static heft_status_t compile_ranks(heft__fleet_t *fleet, uint32_t f, const heft_
 }
 
 static heft_status_t create_plan(heft__fleet_t *fleet, uint32_t f, const heft__mapping_t *mapping,
-                                 heft_tape_t **tapes, heft_report_t **report_out, heft_error_t *err)
+                                 const heft_tape_t **tapes, heft_report_t **report_out,
+                                 heft_error_t *err)
 {
     heft__family_t *family = &fleet->families[f];
     heft_plan_opts_t opts = HEFT_PLAN_OPTS_INIT;
@@ -224,8 +223,9 @@ static heft_status_t create_plan(heft__fleet_t *fleet, uint32_t f, const heft__m
     }
     if (status == HEFT_OK) {
         opts.exceptions = exceptions;
-        status = heft_plan_create((const heft_tape_t *const *)tapes, family->n_ranks, 0, &opts,
-                                  &family->plan, report_out, err);
+        opts.partial = mapping->is_partial;
+        status = heft_plan_create(tapes, family->n_ranks, mapping->first_rank, &opts, &family->plan,
+                                  report_out, err);
     }
     heft_exceptions_free(exceptions);
     heft_manifest_destroy(manifest);
@@ -233,7 +233,7 @@ static heft_status_t create_plan(heft__fleet_t *fleet, uint32_t f, const heft__m
 }
 
 static heft_status_t prove(heft__fleet_t *fleet, uint32_t f, const heft__mapping_t *mapping,
-                           heft_tape_t **tapes, heft__problems_t *problems, heft_error_t *err)
+                           const heft_tape_t **tapes, heft__problems_t *problems, heft_error_t *err)
 {
     heft_report_t *report = NULL;
     heft_status_t status = create_plan(fleet, f, mapping, tapes, &report, err);
@@ -253,7 +253,7 @@ static heft_status_t make_plan(heft__fleet_t *fleet, uint32_t f, const heft__con
 {
     uint32_t n_ranks = fleet->families[f].n_ranks;
     heft__mapping_t mapping = { .n_ranks = 0 };
-    heft_tape_t **tapes = heft__calloc(n_ranks, sizeof *tapes);
+    const heft_tape_t **tapes = heft__calloc(n_ranks, sizeof *tapes);
     heft_status_t status =
         tapes != NULL ? HEFT_OK : heft__error_nomem(err, n_ranks * sizeof *tapes);
     if (status == HEFT_OK) {
@@ -269,7 +269,7 @@ static heft_status_t make_plan(heft__fleet_t *fleet, uint32_t f, const heft__con
         status = prove(fleet, f, &mapping, tapes, problems, err);
     }
     for (uint32_t r = 0; tapes != NULL && r < n_ranks; r++) {
-        heft_tape_destroy(tapes[r]);
+        heft__mapping_release(&mapping, tapes[r]);
     }
     heft__free(tapes);
     heft__mapping_fini(&mapping);
@@ -344,6 +344,7 @@ static heft_status_t group_links(heft__fleet_t *fleet, heft_error_t *err)
             heft__family_t *family = &fleet->families[fleet->n_families++];
             memcpy(family->digest, link->family_digest, sizeof family->digest);
             family->n_ranks = link->n_ranks;
+            family->first_rank = link->first_rank;
         }
         link->family = f;
     }
@@ -356,12 +357,14 @@ static heft_status_t check_ranks(const heft__fleet_t *fleet, uint32_t f, heft__p
 {
     enum { MAX_SHOWN = 8 };
     const uint32_t n_ranks = fleet->families[f].n_ranks;
+    const uint32_t first_rank = fleet->families[f].first_rank;
     uint32_t n_missing = 0;
     char list[128] = "";
     size_t len = 0;
     for (uint32_t r = 0; r < n_ranks; r++) {
         if (link_of_rank(fleet, f, r) == NULL && n_missing++ < MAX_SHOWN) {
-            len += (size_t)snprintf(list + len, sizeof list - len, len > 0 ? ", %u" : "%u", r);
+            len += (size_t)snprintf(list + len, sizeof list - len, len > 0 ? ", %u" : "%u",
+                                    first_rank + r);
         }
     }
     if (n_missing == 0) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Mapping: how the parameters of a destination come from source tensors, as both sides of a round
- * see it: a recipe with its bindings. A destination describes it in its contract object, a source
- * reads it there.
+ * see it: a recipe with its bindings, or what a loader was traced to do. A destination describes it
+ * in its contract object, a source reads it there.
  */
 #ifndef HEFT_SYNC_MAPPING_H
 #define HEFT_SYNC_MAPPING_H
@@ -11,11 +11,15 @@
 #include "sync/wire.h"
 
 typedef struct heft__mapping {
-    const heft_recipe_t *recipe;
+    const heft_recipe_t *recipe; /* NULL: traced */
     const heft_bindings_t *bindings;
+    const heft_contract_t *traced;
+    uint32_t first_rank; /* ranks are numbered from it */
     uint32_t n_ranks;
+    bool is_partial;           /* other ranks belong to the destination as well */
     heft_recipe_t *own_recipe; /* NULL: borrowed */
     heft_bindings_t *own_bindings;
+    heft_contract_t *own_contract;
 } heft__mapping_t;
 
 /* Both are borrowed until fini. Zero-initialised is none, and may be finished. */
@@ -23,7 +27,7 @@ HEFT_MUST_CHECK heft_status_t heft__mapping_from_recipe(const heft_recipe_t *rec
                                                         const heft_bindings_t *bindings,
                                                         heft__mapping_t *mapping_out,
                                                         heft_error_t *err);
-/* HEFT_ERR_ARGUMENT: the contract has no mapping. */
+/* The contract is borrowed until fini. HEFT_ERR_ARGUMENT: it has no mapping. */
 HEFT_MUST_CHECK heft_status_t heft__mapping_from_contract(const heft_contract_t *contract,
                                                           heft__mapping_t *mapping_out,
                                                           heft_error_t *err);
@@ -38,13 +42,19 @@ const char *heft__mapping_get_name(const heft__mapping_t *mapping);
 HEFT_MUST_CHECK heft_status_t heft__mapping_encode(const heft__mapping_t *mapping, uint32_t rank,
                                                    char **text_out, heft_error_t *err);
 
-/* The tape of one rank. When it fails, every error is among the problems, after "member: " (NULL:
- * without). destination: NULL where nobody holds the rank. */
-HEFT_MUST_CHECK heft_status_t heft__mapping_compile(const heft__mapping_t *mapping, uint32_t rank,
+/*
+ * The tape of rank first_rank + i, to be released. When it fails, every error is among the
+ * problems, after "member: " (NULL: without). destination: NULL where nobody holds the rank. Of a
+ * traced mapping source and destination must be what it was traced for.
+ */
+HEFT_MUST_CHECK heft_status_t heft__mapping_compile(const heft__mapping_t *mapping, uint32_t i,
                                                     const heft_manifest_t *source,
                                                     const heft_manifest_t *destination,
                                                     const char *member, heft__problems_t *problems,
-                                                    heft_tape_t **tape_out, heft_error_t *err);
+                                                    const heft_tape_t **tape_out,
+                                                    heft_error_t *err);
+/* A tape of this mapping, before the mapping is finished. NULL is fine. */
+void heft__mapping_release(const heft__mapping_t *mapping, const heft_tape_t *tape);
 /* Freed with heft_exceptions_free, before the mapping. */
 HEFT_MUST_CHECK heft_status_t heft__mapping_resolve(const heft__mapping_t *mapping,
                                                     const heft_manifest_t *source,

@@ -216,6 +216,13 @@ static void change_locked(heft__member_t *member)
     (void)pthread_cond_broadcast(&member->changed);
 }
 
+static void take_object_locked(heft__member_t *member, int which, char *text)
+{
+    heft__free(member->objects[which]);
+    member->objects[which] = text;
+    heft__object_digest(text, strlen(text), member->digests[which]);
+}
+
 heft_status_t heft__member_set_object(heft__member_t *member, heft__member_object_t which,
                                       const char *text, heft_error_t *err)
 {
@@ -224,38 +231,74 @@ heft_status_t heft__member_set_object(heft__member_t *member, heft__member_objec
         return heft__error_nomem(err, strlen(text) + 1);
     }
     (void)pthread_mutex_lock(&member->lock);
-    heft__free(member->objects[which]);
-    member->objects[which] = copy;
-    heft__object_digest(copy, strlen(copy), member->digests[which]);
+    take_object_locked(member, (int)which, copy);
     member->n_binds_wanted++;
     change_locked(member);
     (void)pthread_mutex_unlock(&member->lock);
     return HEFT_OK;
 }
 
+heft_status_t heft__member_set_objects(heft__member_t *member,
+                                       const char *const texts[HEFT__N_MEMBER_OBJECTS],
+                                       heft_error_t *err)
+{
+    char *copies[HEFT__N_MEMBER_OBJECTS] = { NULL };
+    for (int i = 0; i < HEFT__N_MEMBER_OBJECTS; i++) {
+        copies[i] = texts[i] != NULL ? heft__strdup(texts[i]) : NULL;
+        if (copies[i] == NULL && texts[i] != NULL) {
+            const size_t n = strlen(texts[i]) + 1;
+            while (i-- > 0) {
+                heft__free(copies[i]);
+            }
+            return heft__error_nomem(err, n);
+        }
+    }
+    (void)pthread_mutex_lock(&member->lock);
+    for (int i = 0; i < HEFT__N_MEMBER_OBJECTS; i++) {
+        if (copies[i] != NULL) {
+            take_object_locked(member, i, copies[i]);
+        }
+    }
+    member->n_binds_wanted++;
+    change_locked(member);
+    (void)pthread_mutex_unlock(&member->lock);
+    return HEFT_OK;
+}
+
+static heft_status_t await_bound_locked(heft__member_t *member, heft_error_t *err)
+{
+    const int64_t deadline = heft__clock_mono_ns() + (int64_t)member->deadline_ms * 1000000;
+    while (member->n_binds_done < member->n_binds_wanted && !member->is_final &&
+           heft__member_wait_locked(member, deadline)) {
+    }
+    if (member->n_binds_done >= member->n_binds_wanted) {
+        return HEFT_OK;
+    }
+    if (member->contact.status == HEFT_OK) { /* in the middle of it */
+        return heft__error_set(err, HEFT_ERR_TIMEOUT, "%s: not bound within %u ms", member->id,
+                               member->deadline_ms);
+    }
+    if (err != NULL) {
+        *err = member->contact;
+    }
+    return member->contact.status;
+}
+
+heft_status_t heft__member_await_bound(heft__member_t *member, heft_error_t *err)
+{
+    (void)pthread_mutex_lock(&member->lock);
+    heft_status_t status = await_bound_locked(member, err);
+    (void)pthread_mutex_unlock(&member->lock);
+    return status;
+}
+
 heft_status_t heft__member_start(heft__member_t *member, heft_error_t *err)
 {
-    int64_t deadline = heft__clock_mono_ns() + (int64_t)member->deadline_ms * 1000000;
     (void)pthread_mutex_lock(&member->lock);
     int rc = pthread_create(&member->thread, NULL, heft__member_link, member);
     member->has_thread = rc == 0;
-    heft_status_t status = HEFT_OK;
-    if (rc != 0) {
-        status = heft__error_set_sys(err, HEFT_ERR_NOMEM, rc, "member thread");
-    } else {
-        while (member->n_binds_done < member->n_binds_wanted && !member->is_final &&
-               heft__member_wait_locked(member, deadline)) {
-        }
-        if (member->n_binds_done < member->n_binds_wanted) {
-            status = member->contact.status;
-            if (status == HEFT_OK) { /* in the middle of it */
-                status = heft__error_set(err, HEFT_ERR_TIMEOUT, "%s: not bound within %u ms",
-                                         member->id, member->deadline_ms);
-            } else if (err != NULL) {
-                *err = member->contact;
-            }
-        }
-    }
+    heft_status_t status = rc != 0 ? heft__error_set_sys(err, HEFT_ERR_NOMEM, rc, "member thread")
+                                   : await_bound_locked(member, err);
     (void)pthread_mutex_unlock(&member->lock);
     return status;
 }

@@ -67,6 +67,14 @@ HEFT_MUST_CHECK heft_status_t heft__member_set_object(heft__member_t *member,
                                                       heft__member_object_t which, const char *text,
                                                       heft_error_t *err);
 
+/* The same for several at once, so that no bind in between has some of them. NULL: as it is. */
+HEFT_MUST_CHECK heft_status_t heft__member_set_objects(
+    heft__member_t *member, const char *const texts[HEFT__N_MEMBER_OBJECTS], heft_error_t *err);
+
+/* Wait until what was set is bound, as long as any request may take. HEFT_ERR_TIMEOUT, or why there
+ * is no contact; the thread goes on trying, unless the refusal is final. */
+HEFT_MUST_CHECK heft_status_t heft__member_await_bound(heft__member_t *member, heft_error_t *err);
+
 /* Start the thread and wait until the member is registered and bound. The thread goes on trying
  * after a failure, unless the refusal is final. */
 HEFT_MUST_CHECK heft_status_t heft__member_start(heft__member_t *member, heft_error_t *err);

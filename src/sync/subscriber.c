@@ -93,31 +93,6 @@ static heft_status_t check_arguments(const heft_subscriber_opts_t *opts,
     return HEFT_OK;
 }
 
-static heft_status_t init_mapping(heft_subscriber_t *sub, heft_error_t *err)
-{
-    const heft__destination_t *d = &sub->destination;
-    heft_status_t status =
-        d->contract != NULL ? heft__mapping_from_contract(d->contract, &sub->mapping, err)
-                            : heft__mapping_from_recipe(d->recipe, d->bindings, &sub->mapping, err);
-    if (status == HEFT_OK && sub->rank >= sub->mapping.n_ranks) {
-        status =
-            heft__error_set(err, HEFT_ERR_ARGUMENT, "subscriber: rank %u of a recipe for %u ranks",
-                            sub->rank, sub->mapping.n_ranks);
-    }
-    return status;
-}
-
-static heft_status_t alloc_arrays(heft_subscriber_t *sub, heft_error_t *err)
-{
-    const size_t n = sub->n_params > 0 ? sub->n_params : 1;
-    sub->measured = heft__calloc(n, sizeof *sub->measured);
-    sub->digests = heft__calloc(n, sizeof *sub->digests);
-    sub->cold = heft__calloc(n, sizeof *sub->cold);
-    return sub->measured != NULL && sub->digests != NULL && sub->cold != NULL
-               ? HEFT_OK
-               : heft__error_nomem(err, n * sizeof *sub->measured);
-}
-
 static heft_status_t create_member(heft_subscriber_t *sub, const heft_subscriber_opts_t *opts,
                                    const char *transport, heft_error_t *err)
 {
@@ -185,23 +160,6 @@ heft_status_t heft__subscriber_export(heft_subscriber_t *sub, heft_error_t *err)
     return status;
 }
 
-/* What needs nobody else. */
-static heft_status_t build_alone(heft_subscriber_t *sub, heft_error_t *err)
-{
-    heft_status_t status = init_mapping(sub, err);
-    if (status == HEFT_OK) {
-        status = alloc_arrays(sub, err);
-    }
-    if (status == HEFT_OK) {
-        status = heft__subscriber_make_homes(sub, err);
-    }
-    if (status == HEFT_OK && sub->destination.contract != NULL) {
-        return heft__subscriber_plan_contract(sub, err);
-    }
-    return status == HEFT_OK ? heft__staging_init_manifest(sub->manifest, &sub->work.layout, err)
-                             : status;
-}
-
 /* Its plan was made without a round: this is the source that it is made for. */
 static heft_status_t offer_contract(heft_subscriber_t *sub, heft_error_t *err)
 {
@@ -218,7 +176,7 @@ static heft_status_t offer_contract(heft_subscriber_t *sub, heft_error_t *err)
 static heft_status_t build(heft_subscriber_t *sub, const heft_subscriber_opts_t *opts,
                            heft_error_t *err)
 {
-    heft_status_t status = build_alone(sub, err);
+    heft_status_t status = heft__subscriber_build_alone(sub, err);
     if (status == HEFT_OK) {
         status = create_member(sub, opts, sub->transport->ops->name, err);
     }
@@ -334,28 +292,15 @@ heft_status_t heft_subscriber_create_contract(const heft_subscriber_opts_t *opts
                                               heft_subscriber_t **subscriber_out, heft_error_t *err)
 {
     heft_subscriber_opts_t loaded = HEFT_SUBSCRIBER_OPTS_INIT;
+    heft__destination_t destination;
     heft_status_t status = heft__opts_load(opts, &loaded, sizeof loaded, "subscriber options", err);
-    if (status != HEFT_OK) {
-        return status;
+    if (status == HEFT_OK) {
+        status = heft__destination_from_contract(contract, manifest, params, loaded.rank,
+                                                 &destination, err);
     }
-    if (contract == NULL || params == NULL) {
-        return heft__error_set(err, HEFT_ERR_ARGUMENT,
-                               "subscriber: contract and params are required");
-    }
-    heft__destination_t destination = { .contract = contract,
-                                        .manifest = manifest,
-                                        .params = params };
-    if (manifest == NULL) {
-        destination.manifest = heft_contract_get_destination(contract, loaded.rank);
-    }
-    if (destination.manifest == NULL) {
-        return heft__error_set(err, HEFT_ERR_ARGUMENT,
-                               "subscriber: the contract has no manifest of rank %u, and none is "
-                               "given",
-                               loaded.rank);
-    }
-    return heft__subscriber_create_over(heft__transport_get_shm(), opts, &destination,
-                                        subscriber_out, err);
+    return status == HEFT_OK ? heft__subscriber_create_over(heft__transport_get_shm(), opts,
+                                                            &destination, subscriber_out, err)
+                             : status;
 }
 
 void heft_subscriber_destroy(heft_subscriber_t *sub)
@@ -369,15 +314,7 @@ void heft_subscriber_destroy(heft_subscriber_t *sub)
     heft__member_stop(sub->member);    /* refresh looks at the window */
     heft__window_destroy(sub->window); /* on_change wakes the member */
     heft__member_destroy(sub->member);
-    heft__work_fini(&sub->work);
-    heft__mapping_fini(&sub->mapping);
-    for (uint32_t i = 0; sub->cold != NULL && i < sub->n_params; i++) {
-        heft__free(sub->cold[i]);
-    }
-    heft__free(sub->cold);
-    heft__free(sub->homes);
-    heft__free(sub->measured);
-    heft__free(sub->digests);
+    heft__subscriber_fini_alone(sub);
     (void)pthread_cond_destroy(&sub->arrived_part);
     (void)pthread_mutex_destroy(&sub->lock);
     heft__free(sub);

@@ -261,9 +261,7 @@ static void conclude(heft_subscriber_t *sub, heft_status_t status, heft__member_
                           state, err, NULL);
 }
 
-/* What is live is what the source's bytes made of it: nothing that the engine's loader wrote, and
- * nothing that the engine changed afterwards. */
-static bool can_feed(const heft_subscriber_t *sub)
+bool heft__subscriber_can_feed(const heft_subscriber_t *sub)
 {
     const heft__roles_t *roles = &sub->work.roles;
     for (uint32_t i = 0; i < sub->n_params; i++) {
@@ -276,8 +274,9 @@ static bool can_feed(const heft_subscriber_t *sub)
 
 heft_status_t heft__subscriber_offer(heft_subscriber_t *sub, const char *source, heft_error_t *err)
 {
-    return can_feed(sub) ? heft__member_set_object(sub->member, HEFT__OBJECT_SOURCE, source, err)
-                         : HEFT_OK;
+    return heft__subscriber_can_feed(sub)
+               ? heft__member_set_object(sub->member, HEFT__OBJECT_SOURCE, source, err)
+               : HEFT_OK;
 }
 
 static heft_status_t check_service(heft_subscriber_t *sub, const heft__order_t *order,
@@ -290,7 +289,7 @@ static heft_status_t check_service(heft_subscriber_t *sub, const heft__order_t *
             (long long)order->version,
             heft_subscriber_is_serving(sub) ? "serves" : "does not serve", (long long)version);
     }
-    if (!can_feed(sub)) {
+    if (!heft__subscriber_can_feed(sub)) {
         return heft__error_set(err, HEFT_ERR_STATE,
                                "it cannot feed version %lld: its engine changes parameters itself",
                                (long long)version);

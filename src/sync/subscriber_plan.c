@@ -234,11 +234,11 @@ static heft_status_t prove(const heft_subscriber_t *sub, const heft_tape_t *tape
 static heft_status_t make_work(const heft_subscriber_t *sub, const heft_manifest_t *source,
                                heft__problems_t *problems, heft__work_t *work, heft_error_t *err)
 {
-    heft_tape_t *tape = NULL;
+    const heft_tape_t *tape = NULL;
     heft_exception_t *exceptions = NULL;
     uint32_t n_exceptions = 0;
-    heft_status_t status = heft__mapping_compile(&sub->mapping, sub->rank, source, sub->manifest,
-                                                 NULL, problems, &tape, err);
+    heft_status_t status = heft__mapping_compile(&sub->mapping, sub->rank - sub->mapping.first_rank,
+                                                 source, sub->manifest, NULL, problems, &tape, err);
     if (status == HEFT_OK) {
         status = heft__mapping_resolve(&sub->mapping, source, sub->manifest, &exceptions,
                                        &n_exceptions, err);
@@ -251,7 +251,7 @@ static heft_status_t make_work(const heft_subscriber_t *sub, const heft_manifest
         status = fill_work(sub, exceptions, n_exceptions, work, err);
     }
     heft_exceptions_free(exceptions);
-    heft_tape_destroy(tape);
+    heft__mapping_release(&sub->mapping, tape);
     return status;
 }
 
@@ -286,9 +286,9 @@ static heft_status_t regrow(heft_subscriber_t *sub, const heft__staging_t *layou
     return status;
 }
 
-/* Staging that is there and large enough. *moved_out: its endpoint is a new one. */
-static heft_status_t provide_staging(heft_subscriber_t *sub, const heft__staging_t *layout,
-                                     bool *moved_out, heft_error_t *err)
+heft_status_t heft__subscriber_provide_staging(heft_subscriber_t *sub,
+                                               const heft__staging_t *layout, bool *moved_out,
+                                               heft_error_t *err)
 {
     if (sub->window == NULL || sub->window->bytes < window_bytes(sub, layout)) {
         *moved_out = true; /* also when it fails: the old size has a new place */
@@ -334,7 +334,7 @@ heft_status_t heft__subscriber_plan(heft_subscriber_t *sub, const heft__order_t 
         return status;
     }
     if (sub->work.plan != NULL && strcmp(sub->work.key, key) == 0) { /* an equal manifest */
-        return provide_staging(sub, &sub->work.layout, moved_out, err);
+        return heft__subscriber_provide_staging(sub, &sub->work.layout, moved_out, err);
     }
     heft__work_t work = { .plan = NULL };
     heft_manifest_t *source = NULL;
@@ -348,7 +348,7 @@ heft_status_t heft__subscriber_plan(heft_subscriber_t *sub, const heft__order_t 
         status = heft__subscriber_keep_cold(sub, work.inputs.is_loaded, err);
     }
     if (status == HEFT_OK) {
-        status = provide_staging(sub, &work.layout, moved_out, err);
+        status = heft__subscriber_provide_staging(sub, &work.layout, moved_out, err);
     }
     if (status == HEFT_OK) {
         memcpy(work.key, key, sizeof work.key);
@@ -367,8 +367,8 @@ heft_status_t heft__subscriber_plan(heft_subscriber_t *sub, const heft__order_t 
 /* What the engine holds is what the contract was made for. */
 static heft_status_t check_destination(const heft_subscriber_t *sub, heft_error_t *err)
 {
-    const heft_manifest_t *declared =
-        heft_contract_get_destination(sub->destination.contract, sub->rank);
+    const heft_manifest_t *declared = heft_contract_get_destination(
+        sub->destination.contract, sub->rank - sub->mapping.first_rank);
     heft_drift_t *drift = NULL;
     if (declared == NULL || declared == sub->manifest) {
         return HEFT_OK;

@@ -96,6 +96,18 @@ HEFT_MUST_CHECK heft_status_t heft__subscriber_create_over(heft__transport_t *tr
                                                            heft_subscriber_t **subscriber_out,
                                                            heft_error_t *err);
 
+/* ---- subscriber_make.c ---- */
+
+/* manifest NULL: the contract's of this rank. */
+HEFT_MUST_CHECK heft_status_t heft__destination_from_contract(
+    const heft_contract_t *contract, const heft_manifest_t *manifest, const heft_param_t *params,
+    uint32_t rank, heft__destination_t *out, heft_error_t *err);
+/* Everything that needs nobody else, for the destination in sub: mapping, memory, plan. On failure
+ * what was made is still there for heft__subscriber_fini_alone. */
+HEFT_MUST_CHECK heft_status_t heft__subscriber_build_alone(heft_subscriber_t *sub,
+                                                           heft_error_t *err);
+void heft__subscriber_fini_alone(heft_subscriber_t *sub);
+
 /* ---- subscriber_plan.c ---- */
 
 /* Plan for the source of this order, unless that has been done. Where staging had to grow for it
@@ -108,6 +120,11 @@ HEFT_MUST_CHECK heft_status_t heft__subscriber_plan(heft_subscriber_t *sub,
 HEFT_MUST_CHECK heft_status_t heft__subscriber_plan_contract(heft_subscriber_t *sub,
                                                              heft_error_t *err);
 void heft__work_fini(heft__work_t *work);
+/* Staging that is there and large enough for a layout. *moved_out: its endpoint is a new one, also
+ * where it could not grow. */
+HEFT_MUST_CHECK heft_status_t heft__subscriber_provide_staging(heft_subscriber_t *sub,
+                                                               const heft__staging_t *layout,
+                                                               bool *moved_out, heft_error_t *err);
 /* Staging memory for this layout. */
 HEFT_MUST_CHECK heft_status_t heft__subscriber_create_window(heft_subscriber_t *sub,
                                                              const heft__staging_t *layout,
@@ -159,6 +176,9 @@ HEFT_MUST_CHECK heft_status_t heft__subscriber_receive(heft_subscriber_t *sub,
 
 /* The order is one of a round in which it sends. */
 bool heft__subscriber_is_feeder(const heft_subscriber_t *sub, const heft__order_t *order);
+/* What is live is what the source's bytes made of it: nothing that the engine's loader wrote, and
+ * nothing that the engine changed afterwards. */
+bool heft__subscriber_can_feed(const heft_subscriber_t *sub);
 /* Others may be fed by this one, by the plan that it has now for this source manifest. */
 HEFT_MUST_CHECK heft_status_t heft__subscriber_offer(heft_subscriber_t *sub, const char *source,
                                                      heft_error_t *err);

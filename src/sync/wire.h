@@ -256,12 +256,15 @@ heft_status_t heft__bind_decode(const char *text, size_t n, heft__bind_t *out, h
 
 /* ---- contract object ---- */
 
+/* A recipe with its bindings, or a whole contract: then it alone. */
 typedef struct heft__contract {
     char *recipe_name; /* owned */
     char *recipe_text;
     char *bindings; /* JSON text of the bindings, for heft_bindings_decode */
-    uint32_t rank;
+    char *contract; /* JSON text, for heft_contract_decode; NULL: a recipe */
+    uint32_t rank;  /* first_rank to first_rank + ranks - 1 */
     uint32_t ranks;
+    uint32_t first_rank;            /* 0 of a recipe */
     char family[HEFT__DIGEST_SIZE]; /* equal for contracts that differ in rank alone; set by decode
                                      */
 } heft__contract_t;

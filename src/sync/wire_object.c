@@ -15,16 +15,21 @@ typedef struct contract_message {
     uint32_t format;
     uint32_t rank;
     uint32_t ranks;
+    uint32_t first_rank;
 } contract_message_t;
 
+#define AT(member) offsetof(contract_message_t, member)
 static const heft__field_t contract_fields[] = {
-    { "format", HEFT__FIELD_U32, true, offsetof(contract_message_t, format), 1, 1, NULL },
-    { "recipe", HEFT__FIELD_OBJECT, true, 0, 0, 0, NULL },
-    { "bindings", HEFT__FIELD_OBJECT, true, 0, 0, 0, NULL },
-    { "rank", HEFT__FIELD_U32, true, offsetof(contract_message_t, rank), 0, INT32_MAX, NULL },
-    { "ranks", HEFT__FIELD_U32, true, offsetof(contract_message_t, ranks), 1, INT32_MAX, NULL },
+    { "format", HEFT__FIELD_U32, true, AT(format), 1, 1, NULL },
+    { "recipe", HEFT__FIELD_OBJECT, false, 0, 0, 0, NULL },
+    { "bindings", HEFT__FIELD_OBJECT, false, 0, 0, 0, NULL },
+    { "contract", HEFT__FIELD_ANY_TEXT, false, 0, 0, 0, NULL },
+    { "rank", HEFT__FIELD_U32, true, AT(rank), 0, INT32_MAX, NULL },
+    { "ranks", HEFT__FIELD_U32, true, AT(ranks), 1, INT32_MAX, NULL },
+    { "first_rank", HEFT__FIELD_U32, false, AT(first_rank), 0, INT32_MAX, NULL },
     HEFT__FIELD_END
 };
+#undef AT
 
 static const heft__field_t recipe_fields[] = {
     { "name", HEFT__FIELD_ANY_TEXT, true, 0, 0, 0, NULL },
@@ -37,11 +42,27 @@ void heft__contract_fini(heft__contract_t *contract)
     heft__free(contract->recipe_name);
     heft__free(contract->recipe_text);
     heft__free(contract->bindings);
+    heft__free(contract->contract);
     memset(contract, 0, sizeof *contract);
+}
+
+static heft_status_t encode_traced(const heft__contract_t *msg, char **text_out, heft_error_t *err)
+{
+    json_t *root = json_pack("{s:i,s:s,s:I,s:I,s:I}", "format", 1, "contract", msg->contract,
+                             "rank", (json_int_t)msg->rank, "ranks", (json_int_t)msg->ranks,
+                             "first_rank", (json_int_t)msg->first_rank);
+    if (root == NULL) {
+        return heft__error_set(err, HEFT_ERR_FORMAT,
+                               "contract: its text is not UTF-8, or out of memory");
+    }
+    return heft__json_finish(root, text_out, err);
 }
 
 heft_status_t heft__contract_encode(const heft__contract_t *msg, char **text_out, heft_error_t *err)
 {
+    if (msg->contract != NULL) {
+        return encode_traced(msg, text_out, err);
+    }
     json_t *bindings;
     heft_status_t status =
         heft__json_parse(msg->bindings, strlen(msg->bindings), "bindings", &bindings, err);
@@ -64,37 +85,70 @@ static void compute_family(heft__contract_t *contract)
     uint8_t digest[32];
     heft__sha256_init(&hash);
     heft__sha256_update_text(&hash, "heft contract family 1");
-    heft__sha256_update_text(&hash, contract->recipe_text);
-    heft__sha256_update_text(&hash, contract->bindings);
+    if (contract->contract != NULL) {
+        heft__sha256_update_text(&hash, contract->contract);
+    } else {
+        heft__sha256_update_text(&hash, contract->recipe_text);
+        heft__sha256_update_text(&hash, contract->bindings);
+    }
     heft__sha256_update_u64(&hash, contract->ranks);
     heft__sha256_final(&hash, digest);
     heft__hex(digest, sizeof digest, contract->family);
 }
 
-static heft_status_t read_contract(json_t *root, heft__contract_t *out, heft_error_t *err)
+static heft_status_t read_recipe(json_t *root, heft__contract_t *out, heft_error_t *err)
 {
-    contract_message_t head;
-    heft_status_t status = heft__json_read(root, contract_fields, "contract", &head, err);
-    if (status != HEFT_OK) {
-        return status;
-    }
+    contract_message_t unused;
     json_t *recipe = json_object_get(root, "recipe");
-    status = heft__json_read(recipe, recipe_fields, "contract recipe", &head, err);
+    heft_status_t status = heft__json_read(recipe, recipe_fields, "contract recipe", &unused, err);
     if (status != HEFT_OK) {
         return status;
     }
-    if (head.rank >= head.ranks) {
-        return heft__error_set(err, HEFT_ERR_FORMAT, "contract: rank %u of %u ranks", head.rank,
-                               head.ranks);
-    }
-    out->rank = head.rank;
-    out->ranks = head.ranks;
     out->recipe_name = heft__strdup(json_string_value(json_object_get(recipe, "name")));
     out->recipe_text = heft__strdup(json_string_value(json_object_get(recipe, "text")));
     out->bindings = heft__json_sorted_text(json_object_get(root, "bindings"));
-    if (out->recipe_name == NULL || out->recipe_text == NULL || out->bindings == NULL) {
-        return heft__error_nomem(err, 0);
+    return out->recipe_name != NULL && out->recipe_text != NULL && out->bindings != NULL
+               ? HEFT_OK
+               : heft__error_nomem(err, 0);
+}
+
+static heft_status_t read_mapping(json_t *root, heft__contract_t *out, heft_error_t *err)
+{
+    const json_t *contract = json_object_get(root, "contract");
+    const bool has_recipe = json_object_get(root, "recipe") != NULL;
+    const bool has_bindings = json_object_get(root, "bindings") != NULL;
+    if (contract != NULL ? has_recipe || has_bindings : !has_recipe || !has_bindings) {
+        return heft__error_set(err, HEFT_ERR_FORMAT,
+                               "contract: recipe and bindings, or contract: one of both");
     }
+    if (contract == NULL) {
+        return read_recipe(root, out, err);
+    }
+    out->contract = heft__strdup(json_string_value(contract));
+    return out->contract != NULL ? HEFT_OK : heft__error_nomem(err, 0);
+}
+
+static heft_status_t read_contract(json_t *root, heft__contract_t *out, heft_error_t *err)
+{
+    contract_message_t head = { .format = 0 };
+    heft_status_t status = heft__json_read(root, contract_fields, "contract", &head, err);
+    if (status == HEFT_OK) {
+        status = read_mapping(root, out, err);
+    }
+    if (status != HEFT_OK) {
+        return status;
+    }
+    if (head.rank < head.first_rank || head.rank - head.first_rank >= head.ranks) {
+        return heft__error_set(err, HEFT_ERR_FORMAT, "contract: rank %u of %u ranks from %u",
+                               head.rank, head.ranks, head.first_rank);
+    }
+    if (out->contract == NULL && head.first_rank != 0) {
+        return heft__error_set(err, HEFT_ERR_FORMAT, "contract: a recipe's first_rank is %u, not 0",
+                               head.first_rank);
+    }
+    out->rank = head.rank;
+    out->ranks = head.ranks;
+    out->first_rank = head.first_rank;
     compute_family(out);
     return HEFT_OK;
 }

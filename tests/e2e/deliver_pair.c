@@ -67,8 +67,15 @@ static void *new_block(int fill)
 
 void dp_start(dp_pair_t *p, const dp_tensor_t *source, const dp_tensor_t *params)
 {
+    dp_start_over(p, heft__transport_get_shm(), source, params);
+}
+
+void dp_start_over(dp_pair_t *p, heft__transport_t *transport, const dp_tensor_t *source,
+                   const dp_tensor_t *params)
+{
     heft_error_t err = HEFT_ERROR_INIT;
     memset(p, 0, sizeof *p);
+    p->transport = transport;
     p->source = make_manifest("source", source);
     p->params = make_manifest("destination", params);
     for (uint32_t i = 0; i < heft_manifest_get_n_tensors(p->source); i++) {
@@ -87,9 +94,9 @@ void dp_start(dp_pair_t *p, const dp_tensor_t *source, const dp_tensor_t *params
     EXPECT_STATUS(heft_coordinator_start(NULL, &p->coordinator, &err), HEFT_OK);
     heft_publisher_opts_t opts = HEFT_PUBLISHER_OPTS_INIT;
     opts.url = heft_coordinator_get_url(p->coordinator);
-    EXPECT_STATUS(
-        heft_publisher_create(&opts, p->source, (const void *const *)p->data, &p->pub, &err),
-        HEFT_OK);
+    EXPECT_STATUS(heft__publisher_create_over(&p->transport, 1, &opts, p->source,
+                                              (const void *const *)p->data, &p->pub, &err),
+                  HEFT_OK);
 }
 
 static void set_contract(dp_pair_t *p, heft_contract_opts_t *opts)
@@ -117,6 +124,18 @@ void dp_set_recipe(dp_pair_t *p, const char *text)
     heft_recipe_destroy(recipe);
 }
 
+void dp_set_tape(dp_pair_t *p, const heft_tape_t *tape, const heft_exception_t *exceptions,
+                 uint32_t n_exceptions)
+{
+    heft_contract_opts_t opts = HEFT_CONTRACT_OPTS_INIT;
+    const heft_tape_t *const tapes[1] = { tape };
+    opts.tapes = tapes;
+    opts.n_tapes = 1;
+    opts.exceptions = exceptions;
+    opts.n_exceptions = n_exceptions;
+    set_contract(p, &opts);
+}
+
 /* ---- the engine ---- */
 
 static void *poll_until_stopped(void *arg)
@@ -138,23 +157,37 @@ heft_status_t dp_join(dp_pair_t *p, const heft_subscriber_opts_t *given, heft_er
     p->hooks.load = p->on_load != NULL ? on_load : NULL;
     opts.url = heft_coordinator_get_url(p->coordinator);
     opts.hooks = &p->hooks;
-    heft_status_t status =
-        heft_subscriber_create_contract(&opts, p->contract, p->params, p->live, &p->sub, err);
+    heft__destination_t destination;
+    heft_status_t status = heft__destination_from_contract(p->contract, p->params, p->live,
+                                                           opts.rank, &destination, err);
     if (status == HEFT_OK) {
-        atomic_store(&p->stop, false);
-        assert_int_equal(pthread_create(&p->poller, NULL, poll_until_stopped, p), 0);
-        p->has_poller = true;
+        status = heft__subscriber_create_over(p->transport, &opts, &destination, &p->sub, err);
+    }
+    if (status == HEFT_OK) {
+        dp_go_on(p);
     }
     return status;
 }
 
-void dp_leave(dp_pair_t *p)
+void dp_go_on(dp_pair_t *p)
+{
+    atomic_store(&p->stop, false);
+    assert_int_equal(pthread_create(&p->poller, NULL, poll_until_stopped, p), 0);
+    p->has_poller = true;
+}
+
+void dp_hold(dp_pair_t *p)
 {
     if (p->has_poller) {
         atomic_store(&p->stop, true);
         assert_int_equal(pthread_join(p->poller, NULL), 0);
         p->has_poller = false;
     }
+}
+
+void dp_leave(dp_pair_t *p)
+{
+    dp_hold(p);
     heft_subscriber_destroy(p->sub);
     p->sub = NULL;
 }
@@ -194,8 +227,7 @@ heft_status_t dp_push(dp_pair_t *p, int64_t version, heft_error_t *err)
 void dp_await_serving(dp_pair_t *p, int64_t version)
 {
     const int64_t deadline = heft__clock_mono_ns() + INT64_C(10000000000);
-    while (!heft_subscriber_is_serving(p->sub) ||
-           heft_subscriber_get_version(p->sub) != version) {
+    while (!heft_subscriber_is_serving(p->sub) || heft_subscriber_get_version(p->sub) != version) {
         if (heft__clock_mono_ns() > deadline) {
             fail_msg("version %lld, serving %d", (long long)heft_subscriber_get_version(p->sub),
                      heft_subscriber_is_serving(p->sub));

@@ -7,7 +7,8 @@
 #define DELIVER_PAIR_H
 
 #include "heft_test.h"
-#include "heft/sync.h"
+#include "sync/publisher_private.h"
+#include "sync/subscriber_private.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -50,11 +51,14 @@ typedef struct dp_pair {
     /* NULL, or what the hook does; non-zero fails it */
     dp_hook_t on_pause, on_flipped;
     int (*on_load)(struct dp_pair *pair, const heft_input_t *inputs, uint32_t n);
-    const char *reason; /* of failures */
+    const char *reason;           /* of failures */
+    heft__transport_t *transport; /* NULL: shared memory */
 } dp_pair_t;
 
 /* Coordinator and source. Source bytes are 0x11. */
 void dp_start(dp_pair_t *pair, const dp_tensor_t *source, const dp_tensor_t *params);
+void dp_start_over(dp_pair_t *pair, heft__transport_t *transport, const dp_tensor_t *source,
+                   const dp_tensor_t *params);
 /* The contract from a recipe; the engine's live memory is contiguous until the test changes it. */
 void dp_set_recipe(dp_pair_t *pair, const char *text);
 /* The contract from one tape of one rank. */
@@ -64,6 +68,9 @@ void dp_set_tape(dp_pair_t *pair, const heft_tape_t *tape, const heft_exception_
 heft_status_t dp_join(dp_pair_t *pair, const heft_subscriber_opts_t *opts, heft_error_t *err);
 /* Stop polling and unregister. */
 void dp_leave(dp_pair_t *pair);
+/* Stop polling, or go on: the subscriber is the test's thread's meanwhile. */
+void dp_hold(dp_pair_t *pair);
+void dp_go_on(dp_pair_t *pair);
 void dp_stop(dp_pair_t *pair);
 /* Push; every source byte is a function of the version and its place. */
 heft_status_t dp_push(dp_pair_t *pair, int64_t version, heft_error_t *err);

@@ -10,7 +10,7 @@ static const char same[] = "\"{rest*}\" [...] -> \"{rest*}\" [...]\n";
 static const dp_tensor_t two[] = { { "a", HEFT_DTYPE_F32, DP_SHAPE2(4, 3) },
                                    { "b", HEFT_DTYPE_BF16, DP_SHAPE2(20, 30) },
                                    { NULL, HEFT_DTYPE_NONE, DP_SHAPE1(0) } };
-static const int64_t columns[2] = { 6, 1 };  /* fp32 [4, 6] cut to 3 columns */
+static const int64_t columns[2] = { 6, 1 }; /* fp32 [4, 6] cut to 3 columns */
 static const int64_t transposed[2] = { 1, 20 };
 
 /* a: gaps of three elements; b: transposed, at an odd address. */
@@ -283,6 +283,221 @@ static void join_survives_failed_allocations(void **state)
     dp_stop(&p);
 }
 
+/* ---- another layout in the same process ---- */
+
+/* A transport that says what is done with windows: f(ence), d(estroy), c(reate), x: no memory. */
+static char done[32];
+static int n_done;
+static int64_t most_bytes;
+static heft__transport_ops_t recording;
+static const heft__transport_ops_t *real;
+
+static heft_status_t note_create(heft__transport_t *transport, const heft__window_params_t *params,
+                                 heft__window_t **window_out, heft_error_t *err)
+{
+    const bool has_room = params->bytes <= most_bytes;
+    done[n_done++] = has_room ? 'c' : 'x';
+    if (!has_room) {
+        return heft__error_set(err, HEFT_ERR_NOSPACE, "%lld bytes needed, %lld available",
+                               (long long)params->bytes, (long long)most_bytes);
+    }
+    heft_status_t status = real->window_create(transport, params, window_out, err);
+    if (status == HEFT_OK) {
+        (*window_out)->ops = &recording;
+    }
+    return status;
+}
+
+static void note_destroy(heft__window_t *window)
+{
+    done[n_done++] = 'd';
+    real->window_destroy(window);
+}
+
+static heft_status_t note_fence(heft__window_t *window, int64_t deadline_mono_ns,
+                                bool *replaced_out, heft_error_t *err)
+{
+    done[n_done++] = 'f';
+    return real->window_fence(window, deadline_mono_ns, replaced_out, err);
+}
+
+static heft__transport_t *record(void)
+{
+    static heft__transport_t transport = { .ops = &recording };
+    real = heft__transport_get_shm()->ops;
+    recording = *real;
+    recording.window_create = note_create;
+    recording.window_destroy = note_destroy;
+    recording.window_fence = note_fence;
+    memset(done, 0, sizeof done);
+    n_done = 0;
+    most_bytes = INT64_MAX;
+    return &transport;
+}
+
+static const dp_tensor_t large[] = { { "a", HEFT_DTYPE_F32, DP_SHAPE2(4, 3) },
+                                     { "b", HEFT_DTYPE_BF16, DP_SHAPE2(20, 30) },
+                                     { "c", HEFT_DTYPE_BF16, DP_SHAPE2(20, 30) },
+                                     { NULL, HEFT_DTYPE_NONE, DP_SHAPE1(0) } };
+static const char doubled[] = "\"a\" [...] -> \"a\" [...]\n"
+                              "\"b\" [...] -> \"b\" [...]\n"
+                              "\"b\" [...] -> \"c\" [...]\n";
+
+/* The engine keeps b twice from now on; the memory of a and b is the same. */
+typedef struct layout {
+    heft_manifest_t *manifest;
+    heft_contract_t *contract;
+    heft_param_t live[DP_MAX];
+} layout_t;
+
+static void make_larger(dp_pair_t *p, layout_t *out)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_manifest_t *kept_manifest = p->params;
+    heft_contract_t *kept_contract = p->contract;
+    EXPECT_STATUS(heft_manifest_create("destination", &p->params, &err), HEFT_OK);
+    for (const dp_tensor_t *t = large; t->name != NULL; t++) {
+        EXPECT_STATUS(heft_manifest_add(p->params, t->name, t->dtype, &t->shape, &err), HEFT_OK);
+    }
+    EXPECT_STATUS(heft_manifest_finish(p->params, &err), HEFT_OK);
+    p->contract = NULL;
+    dp_set_recipe(p, doubled);
+    *out = (layout_t){ .manifest = p->params, .contract = p->contract };
+    memcpy(out->live, p->live, sizeof out->live);
+    p->blocks[2] = aligned_alloc(64, DP_BYTES);
+    out->live[2].data = p->blocks[2];
+    p->params = kept_manifest;
+    p->contract = kept_contract;
+}
+
+static void free_layout(layout_t *layout)
+{
+    heft_contract_destroy(layout->contract);
+    heft_manifest_destroy(layout->manifest);
+}
+
+static void expect_parts(const dp_pair_t *p, int n, int64_t version)
+{
+    const int64_t bytes[] = { 48, 1200, 1200 };
+    for (int i = 0; i < n; i++) {
+        for (int64_t k = 0; k < bytes[i]; k++) {
+            assert_int_equal(p->blocks[i][k], dp_byte(version, i < 2 ? i : 1, k));
+        }
+    }
+}
+
+static void staging_grows_with_a_new_layout(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    dp_pair_t p;
+    layout_t larger;
+    dp_start_over(&p, record(), two, two);
+    dp_set_recipe(&p, same);
+    EXPECT_STATUS(dp_join(&p, NULL, &err), HEFT_OK);
+    EXPECT_STATUS(dp_push(&p, 1, &err), HEFT_OK);
+    make_larger(&p, &larger);
+    dp_hold(&p);
+    const int n_before = n_done;
+    EXPECT_STATUS(heft_subscriber_renew(p.sub, larger.contract, larger.manifest, larger.live, &err),
+                  HEFT_OK);
+    assert_string_equal(done + n_before, "fdc"); /* waited for, given back, made anew */
+    assert_int_equal(heft_subscriber_get_version(p.sub), 0);
+    assert_int_equal(heft_subscriber_is_serving(p.sub), 0);
+    dp_go_on(&p);
+    EXPECT_STATUS(dp_push(&p, 2, &err), HEFT_OK);
+    expect_parts(&p, 3, 2);
+    assert_int_equal(dp_verify_live(&p), 1);
+    dp_hold(&p); /* and back: what is there is large enough */
+    const int n_grown = n_done;
+    EXPECT_STATUS(heft_subscriber_renew(p.sub, p.contract, p.params, p.live, &err), HEFT_OK);
+    assert_int_equal(n_done, n_grown);
+    dp_go_on(&p);
+    EXPECT_STATUS(dp_push(&p, 3, &err), HEFT_OK);
+    expect_parts(&p, 2, 3);
+    dp_stop(&p);
+    free_layout(&larger);
+}
+
+static void staging_that_cannot_grow_leaves_the_old_plan(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    dp_pair_t p;
+    layout_t larger;
+    dp_start_over(&p, record(), two, two);
+    dp_set_recipe(&p, same);
+    EXPECT_STATUS(dp_join(&p, NULL, &err), HEFT_OK);
+    EXPECT_STATUS(dp_push(&p, 1, &err), HEFT_OK);
+    make_larger(&p, &larger);
+    dp_hold(&p);
+    most_bytes = p.sub->window->bytes;
+    const int n_before = n_done;
+    EXPECT_STATUS(heft_subscriber_renew(p.sub, larger.contract, larger.manifest, larger.live, &err),
+                  HEFT_ERR_NOSPACE);
+    EXPECT_MESSAGE("bytes needed");
+    assert_string_equal(done + n_before, "fdxc");
+    assert_int_equal(heft_subscriber_get_version(p.sub), 1);
+    assert_int_equal(heft_subscriber_is_serving(p.sub), 1);
+    dp_go_on(&p);
+    EXPECT_STATUS(dp_push(&p, 2, &err), HEFT_OK);
+    expect_parts(&p, 2, 2);
+    dp_stop(&p);
+    free_layout(&larger);
+}
+
+static void renew_survives_failed_allocations(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    dp_pair_t p;
+    layout_t larger;
+    dp_start_over(&p, record(), two, two);
+    dp_set_recipe(&p, same);
+    EXPECT_STATUS(dp_join(&p, NULL, &err), HEFT_OK);
+    EXPECT_STATUS(dp_push(&p, 1, &err), HEFT_OK);
+    make_larger(&p, &larger);
+    dp_hold(&p);
+    heft_status_t status = HEFT_ERR_NOMEM;
+    long n = 0;
+    for (long k = 0; status != HEFT_OK; k++, n++) {
+        n_done = 0;
+        heft__alloc_fail_at(k);
+        status = heft_subscriber_renew(p.sub, larger.contract, larger.manifest, larger.live, &err);
+        heft__alloc_fail_at(-1);
+        assert_true(status == HEFT_OK || status == HEFT_ERR_NOMEM);
+        assert_int_equal(heft_subscriber_get_version(p.sub), status == HEFT_OK ? 0 : 1);
+    }
+    assert_true(n > 30);
+    dp_go_on(&p);
+    EXPECT_STATUS(dp_push(&p, 2, &err), HEFT_OK);
+    expect_parts(&p, 3, 2);
+    dp_stop(&p);
+    free_layout(&larger);
+}
+
+static int renew_inside(dp_pair_t *p)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    return heft_subscriber_renew(p->sub, p->contract, p->params, p->live, &err) == HEFT_ERR_BUSY
+               ? 0
+               : 1;
+}
+
+static void no_renewal_inside_a_round(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    dp_pair_t p;
+    dp_start(&p, two, two);
+    dp_set_recipe(&p, same);
+    p.on_pause = renew_inside;
+    EXPECT_STATUS(dp_join(&p, NULL, &err), HEFT_OK);
+    EXPECT_STATUS(dp_push(&p, 1, &err), HEFT_OK);
+    assert_int_equal(atomic_load(&p.n_paused), 1);
+    dp_stop(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -295,6 +510,10 @@ int main(void)
         cmocka_unit_test(another_layout_than_the_contracts_is_refused),
         cmocka_unit_test(contracts_without_a_mapping_are_refused),
         cmocka_unit_test(join_survives_failed_allocations),
+        cmocka_unit_test(staging_grows_with_a_new_layout),
+        cmocka_unit_test(staging_that_cannot_grow_leaves_the_old_plan),
+        cmocka_unit_test(renew_survives_failed_allocations),
+        cmocka_unit_test(no_renewal_inside_a_round),
     };
     const char *level = getenv("HEFT_TEST_LOG");
     heft__log_max_level = level != NULL ? atoi(level) : -1;

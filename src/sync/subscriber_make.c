@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a destination is made of, without anybody else: its mapping, live memory and plan. Made when
+ * it is created, and again beside the old ones when its engine has another layout.
+ */
+#include "sync/subscriber_private.h"
+
+#include <string.h>
+
+heft_status_t heft__destination_from_contract(const heft_contract_t *contract,
+                                              const heft_manifest_t *manifest,
+                                              const heft_param_t *params, uint32_t rank,
+                                              heft__destination_t *out, heft_error_t *err)
+{
+    if (contract == NULL || params == NULL) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "subscriber: contract and params are required");
+    }
+    *out = (heft__destination_t){ .contract = contract, .manifest = manifest, .params = params };
+    if (manifest == NULL) {
+        out->manifest =
+            heft_contract_get_destination(contract, rank - heft_contract_get_first_rank(contract));
+    }
+    return out->manifest != NULL
+               ? HEFT_OK
+               : heft__error_set(err, HEFT_ERR_ARGUMENT,
+                                 "subscriber: the contract has no manifest of rank %u, and none is "
+                                 "given",
+                                 rank);
+}
+
+/* ---- alone ---- */
+
+static heft_status_t init_mapping(heft_subscriber_t *sub, heft_error_t *err)
+{
+    const heft__destination_t *d = &sub->destination;
+    heft_status_t status =
+        d->contract != NULL ? heft__mapping_from_contract(d->contract, &sub->mapping, err)
+                            : heft__mapping_from_recipe(d->recipe, d->bindings, &sub->mapping, err);
+    const heft__mapping_t *m = &sub->mapping;
+    if (status == HEFT_OK &&
+        (sub->rank < m->first_rank || sub->rank - m->first_rank >= m->n_ranks)) {
+        status =
+            heft__error_set(err, HEFT_ERR_ARGUMENT, "subscriber: rank %u of a %s for %u ranks%s",
+                            sub->rank, m->traced != NULL ? "contract" : "recipe", m->n_ranks,
+                            m->first_rank > 0 ? ", which begin later" : "");
+    }
+    return status;
+}
+
+static heft_status_t alloc_arrays(heft_subscriber_t *sub, heft_error_t *err)
+{
+    const size_t n = sub->n_params > 0 ? sub->n_params : 1;
+    sub->measured = heft__calloc(n, sizeof *sub->measured);
+    sub->digests = heft__calloc(n, sizeof *sub->digests);
+    sub->cold = heft__calloc(n, sizeof *sub->cold);
+    return sub->measured != NULL && sub->digests != NULL && sub->cold != NULL
+               ? HEFT_OK
+               : heft__error_nomem(err, n * sizeof *sub->measured);
+}
+
+heft_status_t heft__subscriber_build_alone(heft_subscriber_t *sub, heft_error_t *err)
+{
+    heft_status_t status = init_mapping(sub, err);
+    if (status == HEFT_OK) {
+        status = alloc_arrays(sub, err);
+    }
+    if (status == HEFT_OK) {
+        status = heft__subscriber_make_homes(sub, err);
+    }
+    if (status == HEFT_OK && sub->destination.contract != NULL) {
+        return heft__subscriber_plan_contract(sub, err);
+    }
+    return status == HEFT_OK ? heft__staging_init_manifest(sub->manifest, &sub->work.layout, err)
+                             : status;
+}
+
+void heft__subscriber_fini_alone(heft_subscriber_t *sub)
+{
+    heft__work_fini(&sub->work);
+    heft__mapping_fini(&sub->mapping);
+    for (uint32_t i = 0; sub->cold != NULL && i < sub->n_params; i++) {
+        heft__free(sub->cold[i]);
+    }
+    heft__free(sub->cold);
+    heft__free(sub->homes);
+    heft__free(sub->measured);
+    heft__free(sub->digests);
+}
+
+/* ---- anew ---- */
+
+#define SWAP(a, b, field)                               \
+    do {                                                \
+        const __typeof__((a)->field) kept = (a)->field; \
+        (a)->field = (b)->field;                        \
+        (b)->field = kept;                              \
+    } while (0)
+
+/* Between rounds nobody but the caller's thread looks at anything but the digests. */
+static void swap(heft_subscriber_t *sub, heft_subscriber_t *next)
+{
+    heft__report_t *report = heft__member_lock(sub->member);
+    report->live_version = 0;
+    report->live_digest[0] = '\0';
+    report->serving = false;
+    heft__member_unlock(sub->member, false);
+    (void)pthread_mutex_lock(&sub->lock);
+    SWAP(sub, next, destination);
+    SWAP(sub, next, mapping);
+    SWAP(sub, next, manifest);
+    SWAP(sub, next, n_params);
+    SWAP(sub, next, homes);
+    SWAP(sub, next, work);
+    SWAP(sub, next, cold);
+    SWAP(sub, next, measured);
+    SWAP(sub, next, digests);
+    sub->version = 0;
+    sub->is_serving = false;
+    (void)pthread_mutex_unlock(&sub->lock);
+}
+
+static heft_status_t check_idle(heft_subscriber_t *sub, heft_error_t *err)
+{
+    const heft__report_t *report = heft__member_lock(sub->member);
+    const heft__member_state_t state = report->state;
+    const bool is_working = report->result == HEFT__RESULT_WORKING;
+    heft__member_unlock(sub->member, false);
+    return state == HEFT__STATE_IDLE && !is_working
+               ? HEFT_OK
+               : heft__error_set(err, HEFT_ERR_BUSY, "%s is in a round: %s",
+                                 heft__member_get_id(sub->member), heft__state_text(state));
+}
+
+/* Manifest, contract, endpoint and source of `next`, all at once. */
+static heft_status_t bind_anew(heft_subscriber_t *sub, const heft_subscriber_t *next,
+                               heft_error_t *err)
+{
+    char *manifest = NULL;
+    char *contract = NULL;
+    char *source = NULL;
+    heft__text_t endpoint;
+    heft__text_init(&endpoint);
+    heft__window_encode(sub->window, &endpoint);
+    heft_status_t status = heft_manifest_encode(next->manifest, &manifest, err);
+    if (status == HEFT_OK) {
+        status = heft__mapping_encode(&next->mapping, next->rank, &contract, err);
+    }
+    if (status == HEFT_OK && heft__subscriber_can_feed(next)) {
+        status = heft_manifest_encode(heft_contract_get_manifest(next->destination.contract),
+                                      &source, err);
+    }
+    if (status == HEFT_OK && endpoint.failed) {
+        status = heft__error_nomem(err, endpoint.len);
+    }
+    if (status == HEFT_OK) {
+        const char *const texts[HEFT__N_MEMBER_OBJECTS] = {
+            [HEFT__OBJECT_MANIFEST] = manifest,
+            [HEFT__OBJECT_CONTRACT] = contract,
+            [HEFT__OBJECT_ENDPOINT] = endpoint.data,
+            [HEFT__OBJECT_SOURCE] = source,
+        };
+        status = heft__member_set_objects(sub->member, texts, err);
+    }
+    heft__text_fini(&endpoint);
+    heft__free(contract);
+    heft_string_free(source);
+    heft_string_free(manifest);
+    return status;
+}
+
+/* The window first, because it can fail; then nothing is left that could. */
+static heft_status_t take_place(heft_subscriber_t *sub, heft_subscriber_t *next, heft_error_t *err)
+{
+    bool has_moved = false;
+    heft_status_t status =
+        heft__subscriber_provide_staging(sub, &next->work.layout, &has_moved, err);
+    if (status == HEFT_OK) {
+        status = bind_anew(sub, next, err);
+    }
+    if (status == HEFT_OK) {
+        swap(sub, next);
+        return heft__member_await_bound(sub->member, err);
+    }
+    heft_error_t late = HEFT_ERROR_INIT;
+    if (has_moved && sub->window != NULL &&
+        (heft__subscriber_export(sub, &late) != HEFT_OK ||
+         heft__member_await_bound(sub->member, &late) != HEFT_OK)) {
+        heft__log(HEFT_LOG_WARN, "subscriber", "%s: %s", heft__member_get_id(sub->member),
+                  late.message);
+    }
+    return status;
+}
+
+heft_status_t heft_subscriber_renew(heft_subscriber_t *sub, const heft_contract_t *contract,
+                                    const heft_manifest_t *manifest, const heft_param_t *params,
+                                    heft_error_t *err)
+{
+    heft__destination_t destination;
+    heft_status_t status = check_idle(sub, err);
+    if (status == HEFT_OK) {
+        status = heft__destination_from_contract(contract, manifest, params, sub->rank,
+                                                 &destination, err);
+    }
+    if (status != HEFT_OK) {
+        return status;
+    }
+    heft_subscriber_t *next = heft__calloc(1, sizeof *next);
+    if (next == NULL) {
+        return heft__error_nomem(err, sizeof *next);
+    }
+    next->hooks = sub->hooks;
+    next->rank = sub->rank;
+    next->n_threads = sub->n_threads;
+    next->in_place = sub->in_place;
+    next->buffer_bytes = sub->buffer_bytes;
+    next->destination = destination;
+    next->manifest = destination.manifest;
+    next->n_params = heft_manifest_get_n_tensors(destination.manifest);
+    status = heft__subscriber_build_alone(next, err);
+    if (status == HEFT_OK) {
+        status = take_place(sub, next, err);
+    }
+    heft__subscriber_fini_alone(next); /* what the other one was made of, or what failed */
+    heft__free(next);
+    return status;
+}
