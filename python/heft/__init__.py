@@ -113,8 +113,13 @@ __all__ = [
 ]
 
 
+_WITH_TORCH = {"LiveModel": "heft.live", "ModulePublisher": "heft.torch"}
+
+
 def __getattr__(name: str) -> object:
     """Parts that need a framework are imported when they are asked for."""
     if name in ("trace", "verify"):
         return importlib.import_module(f"heft.{name}")
+    if name in _WITH_TORCH:
+        return getattr(importlib.import_module(_WITH_TORCH[name]), name)
     raise AttributeError(f"module 'heft' has no attribute {name!r}")

@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from heft._handles import Handle, call, error_of, new_error, take_text, text_of
+from heft._handles import Handle, call, encode, error_of, new_error, take_text, text_of
 from heft._native import ffi, lib
-from heft.exceptions import Exception_, exception_of
+from heft.exceptions import Exception_, exception_of, new_exceptions
 from heft.manifest import Manifest
 from heft.plan import Report, take_report
 from heft.recipe import Bindings, Issues, Recipe
+from heft.tape import Tape
 
 
 class DriftKind(enum.IntEnum):
@@ -60,8 +61,25 @@ def drift(first: Manifest, second: Manifest) -> Drift:
     return _take_drift(out[0])
 
 
+def _fill_traced(
+    opts: Any, tapes: Sequence[Tape], exceptions: Iterable[Exception_], attrs: Mapping[str, str]
+) -> tuple[Any, ...]:
+    """What belongs to tapes; returns what must live until the call has returned."""
+    pointers = ffi.new("heft_tape_t *[]", [tape.pointer for tape in tapes] or 1)
+    array, n, kept = new_exceptions(exceptions)
+    texts = [(ffi.new("char[]", encode(k)), ffi.new("char[]", encode(v))) for k, v in attrs.items()]
+    pairs = ffi.new("heft_contract_attr_t[]", [{"key": k, "value": v} for k, v in texts] or 1)
+    if tapes:
+        opts.tapes, opts.n_tapes = pointers, len(tapes)
+    if n:
+        opts.exceptions, opts.n_exceptions = array, n
+    if texts:
+        opts.attrs, opts.n_attrs = pairs, len(texts)
+    return pointers, array, kept, texts, pairs
+
+
 class Contract(Handle):
-    """A manifest and, with a recipe, the mapping and the digest of every rank's plan. Immutable."""
+    """A manifest and, with a recipe or tapes, the mapping and plan digests. Immutable."""
 
     __slots__ = ("report",)
     report: Report | None  # of the proof, where there was one
@@ -73,10 +91,18 @@ class Contract(Handle):
         recipe: Recipe | None = None,
         bindings: Bindings | None = None,
         destinations: Sequence[Manifest] = (),
+        *,
+        tapes: Sequence[Tape] = (),
+        first_rank: int = 0,
+        exceptions: Iterable[Exception_] = (),
+        attrs: Mapping[str, str] | None = None,
+        partial: bool = False,
     ) -> Contract:
-        """Compile, fold and prove every rank, and keep the result. Without a recipe: a side alone.
+        """Compile, fold and prove every rank, and keep the result. Without a mapping: a side alone.
 
         destinations: none, or the manifest of each rank. ProofError has `report`, others `issues`.
+        tapes: in the place of a recipe, what an engine's loader does, of rank first_rank + i; with
+        them exceptions, attrs (what it was traced under) and partial (other ranks are elsewhere).
         """
         issues = Issues()
         opts = ffi.new("heft_contract_opts_t *")
@@ -88,12 +114,15 @@ class Contract(Handle):
             opts.bindings = bindings.pointer
         if destinations:
             opts.destinations, opts.n_destinations = pointers, len(destinations)
+        kept = _fill_traced(opts, tapes, exceptions, attrs or {})
+        opts.first_rank, opts.partial = first_rank, partial
         out, report, err = ffi.new("heft_contract_t **"), ffi.new("heft_report_t **"), new_error()
         status = lib.heft_contract_create(manifest.pointer, opts, out, report, err)
+        del kept
         found = take_report(report[0])
         if status:
             raise error_of(status, err, report=found, issues=issues.read())
-        return cls._adopt(out[0], found, manifest)
+        return cls._adopt(out[0], found, manifest, *destinations)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Contract:
@@ -168,6 +197,11 @@ class Contract(Handle):
 
     def rank_digest(self, rank: int = 0) -> str | None:
         return _text_or_none(lib.heft_contract_get_rank_digest(self.pointer, rank))
+
+    @property
+    def first_rank(self) -> int:
+        """The number of the first rank: 0, but of some ranks of a traced loader."""
+        return int(lib.heft_contract_get_first_rank(self.pointer))
 
     def destination(self, rank: int = 0) -> Manifest | None:
         """The destination's manifest of one rank, where one was given."""

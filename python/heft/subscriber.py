@@ -220,7 +220,9 @@ class Subscriber(Handle):
         parameters that the engine changes after a flip, whose digests are taken from memory then.
         """
         self = cls()
-        declared = manifest if manifest is not None else contract.destination(member.rank)
+        declared = manifest
+        if declared is None:
+            declared = contract.destination(member.rank - contract.first_rank)
         if declared is None:
             raise argument_error(f"the contract has no manifest of rank {member.rank}: give one")
         self.manifest = declared

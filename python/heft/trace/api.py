@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from heft.contract import Contract
 from heft.dtypes import DType
 from heft.exceptions import Exception_
 from heft.manifest import Manifest
@@ -68,6 +69,20 @@ class Trace:
             [self.tape],
             first_rank=self.rank,
             exceptions=[*self.exceptions, *exceptions],
+            partial=partial,
+        )
+
+    def contract(
+        self, exceptions: Iterable[Exception_] = (), *, partial: bool = False
+    ) -> Contract:
+        """The source, this rank and what its loader does, to be kept and delivered by."""
+        return Contract.create(
+            self.source,
+            destinations=[self.params],
+            tapes=[self.tape],
+            first_rank=self.rank,
+            exceptions=[*self.exceptions, *exceptions],
+            attrs=self.attrs,
             partial=partial,
         )
 

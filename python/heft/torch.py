@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch modules and state dicts as a side of a round: names, dtypes, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from heft._handles import argument_error
+from heft._native import ffi
+from heft.dtypes import DType
+from heft.manifest import Manifest
+from heft.memory import Memory
+from heft.publisher import Member, Publisher, PushResult
+
+_NAMES = {
+    "bool": DType.BOOL,
+    "uint8": DType.U8,
+    "int8": DType.I8,
+    "uint16": DType.U16,
+    "int16": DType.I16,
+    "uint32": DType.U32,
+    "int32": DType.I32,
+    "uint64": DType.U64,
+    "int64": DType.I64,
+    "float16": DType.F16,
+    "bfloat16": DType.BF16,
+    "float32": DType.F32,
+    "float64": DType.F64,
+    "float8_e4m3fn": DType.F8_E4M3,
+    "float8_e5m2": DType.F8_E5M2,
+    "float8_e8m0fnu": DType.F8_E8M0,
+    "float4_e2m1fn_x2": DType.F4,
+}
+_DTYPES = {getattr(torch, name): dtype for name, dtype in _NAMES.items() if hasattr(torch, name)}
+_TORCH = {dtype: torch_dtype for torch_dtype, dtype in _DTYPES.items()}
+
+Source = torch.nn.Module | Mapping[str, torch.Tensor]
+
+
+def dtype_of(dtype: torch.dtype) -> DType:
+    """The dtype of heft; an error names what it has not."""
+    if dtype not in _DTYPES:
+        raise argument_error(f"{dtype} is no dtype of heft")
+    return _DTYPES[dtype]
+
+
+def torch_dtype(dtype: DType) -> torch.dtype:
+    """The dtype of PyTorch; an error names what it has not."""
+    if dtype not in _TORCH:
+        raise argument_error(f"PyTorch {torch.__version__} has no {DType(dtype).name}")
+    return _TORCH[dtype]
+
+
+def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The logical shape: a torch element of packed F4 holds two."""
+    shape = tuple(tensor.shape)
+    if tensor.dtype in _DTYPES and _DTYPES[tensor.dtype] is DType.F4:
+        return (*shape[:-1], 2 * shape[-1])
+    return shape
+
+
+def memory_key(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Equal for tensors that are the same elements of the same memory."""
+    return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
+
+
+def tensors_of(source: Source) -> dict[str, torch.Tensor]:
+    """The tensors of a state dict by name: parameters and persistent buffers of a module.
+
+    Of tied ones, which share their memory, the first name alone (aliases_of has the others).
+    """
+    return _split(source)[0]
+
+
+def aliases_of(source: Source) -> dict[str, str]:
+    """The names that tensors_of leaves out, and the name each shares its memory with."""
+    return _split(source)[1]
+
+
+def _split(source: Source) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    state = source.state_dict(keep_vars=True) if isinstance(source, torch.nn.Module) else source
+    tensors: dict[str, torch.Tensor] = {}
+    aliases: dict[str, str] = {}
+    first: dict[tuple[Any, ...], str] = {}
+    for name, tensor in state.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise argument_error(f'"{name}" is a {type(tensor).__name__}, not a tensor')
+        key = memory_key(tensor)
+        if tensor.numel() > 0 and key in first:
+            aliases[name] = first[key]
+        else:
+            first[key] = name
+            tensors[name] = tensor
+    return tensors, aliases
+
+
+def manifest_of(
+    source: Source, side: str = "source", attrs: Mapping[str, str] | None = None
+) -> Manifest:
+    """What a module or a state dict holds, as one side of a round."""
+    tensors = tensors_of(source)
+    entries = [(name, dtype_of(t.dtype), shape_of(t)) for name, t in tensors.items()]
+    return Manifest.create(side, entries, attrs={"framework": "torch", **(attrs or {})})
+
+
+def tensor_of(memory: Memory) -> torch.Tensor:
+    """A tensor over contiguous memory, which must live as long."""
+    dtype = torch_dtype(memory.dtype)
+    if memory.n_bytes == 0:
+        return torch.empty(memory.shape, dtype=dtype)
+    buffer = ffi.buffer(memory.pointer, memory.n_bytes)
+    return torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).view(memory.shape)
+
+
+class ModulePublisher:
+    """A source rank: the tensors of a module or a state dict, pushed as they are at each push.
+
+    Tensors that are not contiguous are copied at each push (`copied_bytes` says how much memory
+    that takes); all others are read where they are, and must not change while a push runs. One that
+    was given other memory since is refused by name.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        url: str | None = None,
+        member: Member = Member(),  # noqa: B008  immutable
+        max_bytes_per_s: int = 0,
+        attrs: Mapping[str, str] | None = None,
+    ) -> None:
+        tensors, self.aliases = _split(source)
+        self._names = list(tensors)
+        self._originals = list(tensors.values())
+        self._addresses = list(map(torch.Tensor.data_ptr, self._originals))
+        plain = {name: tensor.detach() for name, tensor in tensors.items()}
+        self._copies = {
+            name: torch.empty(tensor.shape, dtype=tensor.dtype)
+            for name, tensor in plain.items()
+            if not tensor.is_contiguous()
+        }
+        self._strided = {name: plain[name] for name in self._copies}
+        self.publisher = Publisher(
+            url,
+            {**plain, **self._copies},
+            manifest=manifest_of(tensors, attrs=attrs),
+            member=member,
+            max_bytes_per_s=max_bytes_per_s,
+        )
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.publisher.manifest
+
+    @property
+    def copied_bytes(self) -> int:
+        """Memory for copies of tensors that are not contiguous."""
+        return sum(copy.nbytes for copy in self._copies.values())
+
+    def push(self, version: int) -> PushResult:
+        """Bring every registered engine to this version, or leave all of them at theirs."""
+        now = list(map(torch.Tensor.data_ptr, self._originals))
+        if now != self._addresses:
+            i = next(k for k, address in enumerate(now) if address != self._addresses[k])
+            raise argument_error(
+                f'tensor "{self._names[i]}" moved from {self._addresses[i]:#x} to {now[i]:#x}'
+            )
+        for name, copy in self._copies.items():
+            copy.copy_(self._strided[name])
+        return self.publisher.push(version)
+
+    def close(self) -> None:
+        self.publisher.close()
+
+    def __enter__(self) -> ModulePublisher:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
