@@ -28,6 +28,7 @@ from heft.trace.log import Buffer, Call, Ref, Region, Step, Write
 from heft.trace.replay import Read, needed_calls
 from heft.trace.tracer import Tracer, bits_of
 
+UNEVEN = Answers(1.2345678)  # no dtype but fp32 and fp64 keeps it
 OPAQUE_OP = "value"  # of a write with a number that no one element explains
 
 
@@ -66,6 +67,7 @@ def settle(first: Tracer, second: Tracer, run: RunPass) -> None:
         unclear = [read for reads in found.values() if len(reads) > 1 for read in reads]
         if not unclear or not origins.add_pass(choose(first, unclear), run):
             break
+    origins.add_pass(UNEVEN, run)  # what rounds on its way, or is cut, is another number
     _rewrite_all({number: origins.candidates(number) for number in alignment.numbers}, first)
 
 
@@ -84,6 +86,7 @@ def compare(first: Tracer, second: Tracer) -> Alignment:
             only_here = _without(mine.get(name, []), signs, theirs.get(name, []), others)
             raise _value_dependence(first, name, only_here)
         todo += pairs
+    todo += _pairs_behind_reads(first, signs, second, others)
     while todo:
         call, other = todo.pop()
         if call.index in found.others:
@@ -152,6 +155,21 @@ def _pairs_behind(
             before = [c for c in src.buffer.calls if c.index < call.index]
             other_before = [c for c in other_src.buffer.calls if c.index < other.index]
             yield from _pair(before, signs, other_before, others) or ()
+
+
+def _pairs_behind_reads(
+    first: Tracer, signs: Sequence[int], second: Tracer, others: Sequence[int]
+) -> Iterator[tuple[Call, Call]]:
+    """The calls that made what was read: a write may take its number from there."""
+    theirs = _scalar_reads(second)
+    for key, read in _scalar_reads(first).items():
+        if key in theirs:
+            yield from _pair(_calls_before(read), signs, _calls_before(theirs[key]), others) or ()
+
+
+def _calls_before(read: Read) -> list[Call]:
+    """Calls that had written what was read, by then."""
+    return [call for ref in read.refs for call in ref.buffer.calls if call.index < read.at]
 
 
 def _differences(call: Call, other: Call) -> Iterator[Number]:
@@ -227,16 +245,19 @@ class _Origins:
         for key, read in self.reads.items():
             if read.at <= number.call.index and self._explains(key, read, number):
                 region = read.refs[0].region
-                found.setdefault((region.buffer.index, region.offset, _n_calls(read)), read)
+                found.setdefault(
+                    (region.buffer.index, region.offset, len(_calls_before(read))), read
+                )
         return list(found.values())
 
     def _explains(self, key: Any, read: Read, number: Number) -> bool:
         if not _is_number(number, read.value):
             return False
         for others, reads in self.passes:
-            same = reads.get(key)
-            twin = number._replace(call=others[number.call.index])
-            if same is None or not _is_number(twin, same.value):
+            same, call = reads.get(key), others.get(number.call.index)
+            if same is None or call is None:
+                return False
+            if not _is_number(number._replace(call=call), same.value):
                 return False
         return True
 
@@ -255,11 +276,6 @@ def _scalar_reads(tracer: Tracer) -> dict[Any, Read]:
         n_equal[key] += 1
         found[(key, n_equal[key])] = read
     return found
-
-
-def _n_calls(read: Read) -> int:
-    """Calls that had written what was read, by then."""
-    return sum(call.index < read.at for call in read.refs[0].buffer.calls)
 
 
 def _is_number(number: Number, value: float) -> bool:
@@ -298,7 +314,8 @@ def _rewrite_all(found: Mapping[Number, list[Read]], first: Tracer) -> None:
 
 def _can_rewrite(number: Number, read: Read) -> bool:
     """Whether what was read is still there, and the number stands where an element can."""
-    if _n_calls(read) != sum(c.index < number.call.index for c in read.refs[0].buffer.calls):
+    calls_since = [c for c in read.refs[0].buffer.calls if read.at <= c.index < number.call.index]
+    if calls_since:
         return False
     if number.step < 0:
         return True

@@ -191,6 +191,49 @@ STEPS: tuple[Step, ...] = (
 )  # fmt: skip
 
 
+def _in_place(d: Draft) -> None:
+    """Write into one of the values: a temporary, or the tensor that the loader was given."""
+    name, tensor = d.pick()
+    if not tensor.dim() or not _is_injective(tensor):
+        return
+    dim = d.rng.randrange(tensor.dim())
+    at = f"{':, ' * dim}{d.rng.randrange(tensor.shape[dim])}"
+    other = _other(d, tensor)
+    ways = [
+        f"{name}[{at}] = {d.rng.randint(0, 3)}",
+        f"{name}.narrow({dim}, 0, 1).zero_()",
+        f"{name}.add_(0.5)",
+        f"{name}.mul_(-2)",
+        f"{name}.copy_({other}.clone())",
+        f"{name}[{':, ' * dim}[0]] = {other}.clone().narrow({dim}, 0, 1)",
+    ]
+    line = d.rng.choice(ways)
+    exec(line, GLOBALS | d.values)  # noqa: S102
+    d.lines.append(line)
+
+
+def _is_injective(tensor: torch.Tensor) -> bool:
+    """Whether no two of its elements share memory."""
+    places = torch.arange(tensor.untyped_storage().nbytes() // tensor.element_size())
+    seen = places.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    return len(seen.unique()) == tensor.numel()
+
+
+def _value_read(d: Draft) -> None:
+    """Ask for a number, and use it as a factor or as contents of a new tensor."""
+    name, tensor = d.pick()
+    other, _ = d.pick()
+    at = d.rng.randrange(tensor.numel())
+    number = f"n{len(d.lines)}"
+    d.lines.append(f"{number} = {name}.flatten()[{at}].item()")
+    expression = d.rng.choice([f"{other} * {number}", f"torch.full_like({other}, {number})"])
+    globals_now = GLOBALS | d.values | {number: 1.0}
+    result = eval(expression, globals_now)  # noqa: S307
+    temp = f"t{len(d.lines)}"
+    d.values[temp] = result
+    d.lines.append(f"{temp} = {expression}")
+
+
 def random_toy(seed: int) -> tuple[Toy, str]:
     """A toy with a random loader, and the loader's source text."""
     rng = random.Random(seed)
@@ -201,8 +244,8 @@ def random_toy(seed: int) -> tuple[Toy, str]:
     params: dict[str, Spec] = {}
     for i in range(rng.randint(1, 2)):
         params[f"p{i}"] = _write(draft, f"p{i}")
-    params["whole"] = sources["x0"]  # a plan of constants alone is refused
-    draft.lines.append("whole.copy_(x0)")
+    sources["anchor"] = params["anchor_param"] = Spec(torch.float32, (1,))
+    draft.lines.append("anchor_param.copy_(anchor)")  # a plan of constants alone is refused
     text = "\n".join(draft.lines)
     code = compile(text, f"<random loader {seed}>", "exec")
 
@@ -221,6 +264,13 @@ def _random_spec(rng: random.Random) -> Spec:
 
 
 def _add_step(draft: Draft) -> None:
+    kind = draft.rng.random()
+    if kind < 0.1:
+        _in_place(draft)
+        return
+    if kind < 0.15:
+        _value_read(draft)
+        return
     name, tensor = draft.pick()
     dim = draft.dim(tensor)
     if dim is None:
