@@ -11,8 +11,9 @@ import heft
 from heft._handles import call
 from heft._native import ffi, lib
 
+from .toys import ALL_TOYS
 from .toys.case import Toy
-from .toys.golden import FOLDER, golden_text, golden_toys
+from .toys.golden import FOLDER, golden_text
 from .toys.traced import exceptions_of, plan_toy
 
 
@@ -25,7 +26,7 @@ def decode(text: str) -> heft.Tape:
     return tape
 
 
-@pytest.mark.parametrize("toy", golden_toys(), ids=lambda toy: toy.name)
+@pytest.mark.parametrize("toy", ALL_TOYS, ids=lambda toy: toy.name)
 def test_golden_tape_is_what_is_traced(toy: Toy) -> None:
     golden = json.loads((FOLDER / f"{toy.name}.json").read_text(encoding="utf-8"))
     traced = json.loads(golden_text(toy))
@@ -40,4 +41,4 @@ def test_golden_tape_is_what_is_traced(toy: Toy) -> None:
 
 
 def test_there_is_a_golden_tape_for_each_toy_and_no_other() -> None:
-    assert {path.stem for path in FOLDER.glob("*.json")} == {toy.name for toy in golden_toys()}
+    assert {path.stem for path in FOLDER.glob("*.json")} == {toy.name for toy in ALL_TOYS}

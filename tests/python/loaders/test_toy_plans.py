@@ -6,8 +6,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from heft.errors import ProofError
-
 from .toys import ALL_TOYS
 from .toys.case import Toy
 from .toys.expand import expand_plan
@@ -17,19 +15,6 @@ from .toys.tape_judge import NOTHING_READ, encode_tape, expand_tape
 from .toys.traced import plan_toy, run_plan, trace_toy
 
 toys = pytest.mark.parametrize("toy", ALL_TOYS, ids=lambda toy: toy.name)
-IN_PART = pytest.mark.xfail(
-    raises=ProofError,
-    strict=True,
-    reason="`untouched` excuses no parameter that is written in part, so its plan is refused",
-)
-planned = pytest.mark.parametrize(
-    "toy",
-    [
-        pytest.param(toy, marks=IN_PART if any(e.kind == "untouched" for e in toy.excuses) else ())
-        for toy in ALL_TOYS
-    ],
-    ids=lambda toy: toy.name,
-)
 
 
 @toys
@@ -43,7 +28,7 @@ def test_recorded_writes_are_the_element_map(toy: Toy) -> None:
         ), name
 
 
-@planned
+@toys
 def test_pieces_written_out_are_the_element_map(toy: Toy) -> None:
     found = expand_plan(plan_toy(toy))
     assert found.keys() == toy.expect.keys()
@@ -53,7 +38,7 @@ def test_pieces_written_out_are_the_element_map(toy: Toy) -> None:
         ), name
 
 
-@planned
+@toys
 def test_plan_writes_the_bytes_that_the_loader_writes(toy: Toy) -> None:
     plan = plan_toy(toy)
     sources = base_sources(toy)

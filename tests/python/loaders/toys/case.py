@@ -53,6 +53,7 @@ class Excuse:
     kind: str
     pattern: str
     reason: str = "a toy says so"
+    box: tuple[tuple[int, int], ...] = ()  # of these indices alone
 
 
 @dataclass(frozen=True)

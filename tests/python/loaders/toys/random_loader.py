@@ -208,7 +208,7 @@ def _in_place(d: Draft) -> None:
         f"{name}[{':, ' * dim}[0]] = {other}.clone().narrow({dim}, 0, 1)",
     ]
     line = d.rng.choice(ways)
-    exec(line, GLOBALS | d.values)  # noqa: S102
+    exec(line, GLOBALS | d.values)
     d.lines.append(line)
 
 
@@ -228,7 +228,7 @@ def _value_read(d: Draft) -> None:
     d.lines.append(f"{number} = {name}.flatten()[{at}].item()")
     expression = d.rng.choice([f"{other} * {number}", f"torch.full_like({other}, {number})"])
     globals_now = GLOBALS | d.values | {number: 1.0}
-    result = eval(expression, globals_now)  # noqa: S307
+    result = eval(expression, globals_now)
     temp = f"t{len(d.lines)}"
     d.values[temp] = result
     d.lines.append(f"{temp} = {expression}")

@@ -80,6 +80,17 @@ def fill_then_corner(model, weights):
     model.p[:2, :3] = weights["x"]
 
 
+@toy(
+    {"x": bf16(6, 2)},
+    {"p": bf16(8, 2)},
+    {"p": "x#0..11 _:4"},
+    TOYS,
+    excuses=[Excuse("untouched", "p", "padding", box=((6, 8), (0, 2)))],
+)
+def padding_left_alone(model, weights):
+    model.p[:6].copy_(weights["x"])
+
+
 @toy({"s": f32()}, {"p": f32(3)}, {"p": "s#0:3"}, TOYS)
 def broadcast_copy(model, weights):
     model.p.copy_(weights["s"])

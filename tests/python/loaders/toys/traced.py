@@ -29,7 +29,10 @@ def trace_toy(toy: Toy, **options: object) -> Trace:
 
 
 def exceptions_of(toy: Toy) -> list[Exception_]:
-    return [Exception_(ExceptionKind[e.kind.upper()], e.pattern, e.reason) for e in toy.excuses]
+    return [
+        Exception_(ExceptionKind[e.kind.upper()], e.pattern, e.reason, box=e.box)
+        for e in toy.excuses
+    ]
 
 
 def plan_toy(toy: Toy) -> Plan:
