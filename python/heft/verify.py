@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """heft.verify: the engine's own loader against the plan, element by element, on the same bytes.
 
-The proof of a plan is static: it trusts the tape. This is its dynamic twin. The loader runs for real
-into scratch parameters full of poison, the plan runs into others, and every element is compared.
-Values are numbers of source elements: where a dtype has too few patterns to number them all, the
-digits of the number come pass after pass, so two elements that differ in place differ in some pass.
-Two versions follow each other on the same parameters, so a loader that works once does not pass.
+The proof of a plan is static: it trusts the tape. This is its dynamic twin. The loader runs for
+real into scratch parameters full of poison, the plan runs into others, and every element is
+compared. Values are numbers of source elements: where a dtype has too few patterns to number them
+all, the digits of the number come pass after pass, so two elements that differ in place differ in
+some pass. Two versions follow each other on the same parameters, so a loader that works once does
+not pass.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from heft.names import name_matches
 from heft.executor import Exec
+from heft.names import name_matches
 from heft.plan import Piece, Plan
 from heft.tape import OpCode
 from heft.trace.api import specs_of
@@ -92,8 +93,8 @@ def verify(
     plan: a trace, or a plan of which `rank` is meant. specs: what the sender sends, where the plan
     does not name all of it; as for trace(). skip: (pattern, reason) of tensors not to compare; one
     that matches nothing is an error. values: sources that must hold these values and no others,
-    because the loader looks at them. The model keeps its own tensors; scratch takes their size once,
-    and the sources' once, on the CPU.
+    because the loader looks at them. The model keeps its own tensors; scratch takes their size
+    twice and the sources' twice, on the CPU.
 
     VerifyError names the first element that differs, the source element the plan takes, and the one
     that the loader took where its value tells.
@@ -206,7 +207,7 @@ _LETTERS = 1 << 20  # of dtypes that have more patterns than anyone needs at onc
 
 
 def alphabet(dtype: torch.dtype) -> torch.Tensor:
-    """Distinct bit patterns of a dtype, as integers: finite numbers of moderate size, signs mixed."""
+    """Distinct bit patterns of a dtype, as integers: finite numbers of moderate size."""
     size = dtype.itemsize
     if dtype == torch.bool:
         return torch.tensor([0, 1], dtype=torch.uint8)
@@ -418,9 +419,10 @@ class Check:
         bits = int.from_bytes(bytes(_rows(loaded)[flat].tolist()), "little")
         took = self.numbers.find(loaded.dtype, bits, *when)
         text = (
-            f'parameter "{name}" {list(index)}: the plan takes {_text(source)} and writes {expected}, '
+            f'parameter "{name}" {list(index)}: the plan takes {_text(source)}: {expected}, '
             f"the loader writes {actual}{'' if took is None else ' as of ' + _text(took)}; "
-            f"{n_differ} of {planned.numel()} elements differ (version {when[1] + 1}, digit {when[0]})"
+            f"{n_differ} of {planned.numel()} elements differ "
+            f"(version {when[1] + 1}, digit {when[0]})"
         )
         raise VerifyError(
             text,

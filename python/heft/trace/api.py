@@ -88,8 +88,9 @@ class Trace:
 
     def __repr__(self) -> str:
         return (
-            f"<Trace of rank {self.rank}: {len(self.source)} sources, {len(self.params)} parameters, "
-            f"{self.tape.n_writes} writes, {len(self.opaque)} opaque, {self.seconds:.2f} s>"
+            f"<Trace of rank {self.rank}: {len(self.source)} sources, {len(self.params)} "
+            f"parameters, {self.tape.n_writes} writes, {len(self.opaque)} opaque, "
+            f"{self.seconds:.2f} s>"
         )
 
 
@@ -106,14 +107,14 @@ def trace(
 ) -> Trace:
     """Run the model's own loader over tensors without storage, and record what it writes where.
 
-    specs: what the sender sends: a manifest, a mapping of names to tensors (meta ones do), or (name,
-    dtype, shape) triples. load: called with an iterator of (name, tensor); model.load_weights if not
-    given. attrs: facts about the destination that decided what the loader does (ranks, platform,
-    backend); they enter the manifest of the parameters, and so its digest. device: where the engine
-    will load; nothing is allocated there. kernels: functions of the engine that heft runs itself. The
-    model is as before afterwards, whatever happens.
+    specs: what the sender sends: a manifest, a mapping of names to tensors (meta ones do), or
+    (name, dtype, shape) triples. load: called with an iterator of (name, tensor); not given:
+    model.load_weights. attrs: facts about the destination that decided what the loader does (ranks,
+    platform, backend); they enter the manifest of the parameters, and so its digest. device: where
+    the engine will load; nothing is allocated there. kernels: functions of the engine that heft
+    runs itself. The model is as before afterwards, whatever happens.
 
-    TraceError: the loader failed, or did what no tape can hold; it names tensor, operator, file, line.
+    TraceError: the loader failed, or did what no tape can hold; it names tensor, file and line.
     """
     started = time.perf_counter()
     wanted = specs_of(specs)

@@ -43,13 +43,13 @@ TAPE_DTYPES = {
 
 @functools.cache
 def e4m3_saturates() -> bool:
-    """Whether this PyTorch's cast to f8_e4m3 on a CPU saturates, as heft's does; older ones gave NaN."""
+    """Whether PyTorch's cast to f8_e4m3 on a CPU saturates, as heft's does; once it gave NaN."""
     big = torch.tensor([500.0, -1000.0, float("inf")]).to(torch.float8_e4m3fn).float()
     return big.tolist() == [448.0, -448.0, 448.0]
 
 
 def is_cast_exact(src: torch.dtype, dst: torch.dtype, device: torch.device) -> bool:
-    """Whether heft's cast gives PyTorch's bits for every value, on the device the engine runs on."""
+    """Whether heft's cast gives PyTorch's bits for every value, on the engine's device."""
     if src == dst:
         return True
     if src in INTEGERS and dst in INTEGERS:

@@ -177,7 +177,7 @@ class Emitter:
     def _retyped(
         self, call: Call, write: Write, regions: Sequence[Region], places: Sequence[_Place]
     ) -> None:
-        """A view(dtype) on one side. As plain bytes of one dtype if both sides agree, else opaque."""
+        """A view(dtype) on one side. Plain bytes of one dtype if both sides agree, else opaque."""
         buffers = {p.dtype for p in places}
         if write.kind == "copy" and len(buffers) == 1 and regions[0].dtype == regions[1].dtype:
             wide = widened(regions, buffers.pop())
@@ -235,7 +235,7 @@ def whole_view(region: Region, place: _Place) -> View:
 
 
 def split_views(regions: Sequence[Region], places: Sequence[_Place]) -> Iterator[list[View]]:
-    """Regions of one write as views in the tape's numbering; a strided parameter may need several parts."""
+    """Regions of one write in the tape's numbering; a strided parameter may need several parts."""
     first = next(
         (i for i, p in enumerate(places) if p.layout is not None and not p.layout.is_row_major),
         None,
@@ -265,7 +265,7 @@ def split_views(regions: Sequence[Region], places: Sequence[_Place]) -> Iterator
 def compact(
     region: Region, k: int, regions: Sequence[Region]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Extents and strides without dimensions of one element, merged where all regions are contiguous."""
+    """Extents and strides without extents of 1, merged where all regions are contiguous."""
     extent = region.extent
     keep = [d for d, e in enumerate(extent) if e != 1]
     groups: list[list[int]] = []

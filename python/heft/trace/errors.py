@@ -5,7 +5,7 @@ from __future__ import annotations
 
 
 class TraceError(Exception):
-    """The loader did something that a tape cannot hold, or it failed; nothing of the trace is kept."""
+    """The loader failed, or did something that a tape cannot hold; nothing is kept."""
 
 
 class BypassError(TraceError):

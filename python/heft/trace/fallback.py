@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators without a handler of their own: views, out= forms, questions, and everything else, which is opaque."""
+"""Operators without a handler: views, out= forms, questions; everything else is opaque."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What depends on what: which tensors are destinations, which are derived, and why a parameter is opaque."""
+"""What depends on what: which tensors are destinations or derived, and what is opaque why."""
 
 from __future__ import annotations
 

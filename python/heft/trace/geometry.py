@@ -50,7 +50,7 @@ def split_for(
 ) -> Iterator[tuple[tuple[int, ...], list[int], int, list[int]]]:
     """A physical view as row-major views: (first index, extents, offset, strides) of each part.
 
-    The parts have the view's dimensions; most views are one part. ValueError: it leaves the parameter.
+    The parts have the view's dimensions; most are one part. ValueError: it leaves the parameter.
     """
     if layout.is_row_major:
         yield (0,) * len(extent), list(extent), offset - layout.offset, list(stride)

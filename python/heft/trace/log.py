@@ -2,9 +2,9 @@
 """What a traced run leaves behind: buffers, and calls with the writes they made, in order.
 
 Three layers of description. A `Ref` is a tensor as the loader saw it: a buffer and a meta tensor,
-whose own storage offset, sizes and strides PyTorch computed. A `Region` is the same as plain numbers,
-with signed strides, in elements of the dtype the loader saw. A `Write` says what happens to a region.
-Writes become a tape in emit.py; calls can be run again on real tensors by replay.py.
+whose storage offset, sizes and strides PyTorch computed. A `Region` is the same in plain numbers,
+with signed strides, in elements of the dtype the loader saw. A `Write` says what happens to a
+region. Writes become a tape in emit.py; replay.py runs calls again, on real tensors.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Step(NamedTuple):
 
 
 class Write(NamedTuple):
-    """One write. kind: "copy", "fill" (value: bits), "const" (value: a real tensor), "map", "opaque"."""
+    """One write: "copy", "fill" (value: bits), "const" (value: a tensor), "map" or "opaque"."""
 
     kind: str
     dsts: tuple[Region, ...]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model during a trace: stand-ins in place of its tensors, and everything back as it was.
 
-A loader finds tensors through its modules: parameters, buffers, plain attributes, and lists or dicts
-of them. Each place gets a stand-in with the same geometry, class and attributes; tensors that share
+A loader finds tensors through its modules: parameters, buffers, plain attributes, lists or dicts of
+them. Each place gets a stand-in with the same geometry, class and attributes; tensors that share
 storage get stand-ins on one buffer. Whatever else a loader keeps on modules is put back as well.
 """
 
@@ -61,7 +61,7 @@ class Owner(NamedTuple):
 
 
 def places_of(model: torch.nn.Module) -> list[Place]:
-    """All tensors of a model: parameters first, then buffers, then other attributes; each in module order."""
+    """All tensors of a model: parameters, then buffers, then attributes; each in module order."""
     found: dict[str, list[Place]] = {"parameter": [], "buffer": [], "attribute": []}
     for prefix, module in model.named_modules():
         dot = prefix + "." if prefix else ""
@@ -147,7 +147,7 @@ class Model:
         return buffer
 
     def _claim(self, place: Place, ref: Ref) -> None:
-        """A tensor owns its elements of a storage, unless they have an owner: then it is an alias."""
+        """A tensor owns its elements of a storage; if they have an owner, it is an alias."""
         mine = span(ref.meta)
         for owner in self.owners:
             if owner.buffer is ref.buffer and ref.meta.numel() and owner.meta.numel():
@@ -157,12 +157,12 @@ class Model:
                     and theirs[0] <= mine[1]
                     and not _are_disjoint(ref.meta, owner.meta)
                 ):
-                    if mine[0] < theirs[0] or mine[1] > theirs[1]:
-                        if place.kind == "parameter":
-                            raise TraceError(
-                                f'parameter "{place.name}" shares a part of its memory with '
-                                f'"{owner.name}"'
-                            )
+                    is_inside = theirs[0] <= mine[0] and mine[1] <= theirs[1]
+                    if not is_inside and place.kind == "parameter":
+                        raise TraceError(
+                            f'parameter "{place.name}" shares a part of its memory with '
+                            f'"{owner.name}"'
+                        )
                     self.aliases[place.name] = owner.name
                     return
         self.owners.append(Owner(place.name, place.kind, ref.buffer, ref.meta))
@@ -181,7 +181,7 @@ class Model:
             if now is not self._stand_ins[id(place.tensor)] and place.kind != "attribute":
                 what = "deleted" if now is None else "replaced by another tensor"
                 raise BypassError(
-                    f'{place.kind} "{place.name}" was {what} by the loader; what runs keeps the old one'
+                    f'{place.kind} "{place.name}" was {what} by the loader; graphs keep the old one'
                 )
             self._check_attributes(place)
 

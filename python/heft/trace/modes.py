@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modes for the time of a trace: factories, real tensors that mean a buffer, and devices that are not here.
+"""Modes: factories, real tensors that mean a buffer, and devices that are not here.
 
-A mode sees what a stand-in's own hook cannot, operators without a stand-in; but only in threads where
-it is on. So threads that start during a trace are started with it.
+A mode sees what a stand-in's own hook cannot, operators without a stand-in; but only in threads
+where it is on. So threads that start during a trace are started with it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CPU = torch.device("cpu")
 
 
 class OperatorMode(TorchDispatchMode):
-    """Sees every operator. Only those that touch a buffer, or make a uniform tensor, are recorded."""
+    """Sees every operator. Those that touch a buffer, or make a uniform tensor, are recorded."""
 
     def __init__(self, tracer: Tracer) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class CallMode(TorchFunctionMode):
             self._check_pointer(name, args[0])
         if name == "__set__" and args and self.tracer.known_buffer(args[0]) is not None:
             self.tracer.bypass(
-                f"assigning .data of {self.tracer.known_buffer(args[0])!r}: it moves to other memory"
+                f"assigning .data of {self.tracer.known_buffer(args[0])!r}: it moves away"
             )
         if "device" in kwargs or len(args) > 1:
             args, kwargs = (

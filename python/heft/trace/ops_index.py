@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +22,7 @@ MAX_BOXES = 1 << 16
 def boxes(places: torch.Tensor) -> Iterator[tuple[int, list[int], int, list[int]]]:
     """A list of places as boxes: (position, extents, place, strides), in order.
 
-    Position counts along the list; a box's places are place + sum(i_k * stride_k) for its extents in
+    Position counts along the list; a box's places are place + sum(i_k * stride_k), its extents in
     row-major order. Arithmetic runs merge, and runs that repeat at equal steps merge again.
     """
     p = places.reshape(-1)
@@ -86,7 +87,7 @@ def constant_indices(tracer: Tracer, indices: Any) -> list[torch.Tensor | None] 
 
 
 class Picked:
-    """Where the elements of `x[indices]` are: a list of places along the index, the other dimensions whole."""
+    """Where `x[indices]` is: a list of places along the index, the other dimensions whole."""
 
     def __init__(self, shape: torch.Size, indices: list[torch.Tensor | None]) -> None:
         used = [d for d, index in enumerate(indices) if index is not None]
@@ -119,7 +120,7 @@ class Picked:
         return ids.unique().numel() != ids.numel()
 
     def pairs(self, whole: Region, listed: Region) -> Iterator[tuple[Region, Region]]:
-        """(part of whole, part of listed): whole is indexed, listed is [before.., index.., after..]."""
+        """(part of whole, part of listed); listed has dimensions [before.., index.., after..]."""
         n_before, n_index = len(self.before), len(self.shape)
         steps = listed.stride[n_before : n_before + n_index]
         for at, extents, place, strides in self._boxes(whole.stride):
@@ -147,14 +148,14 @@ class Picked:
                     whole.buffer,
                     whole.offset + place,
                     tuple(extent),
-                    tuple(sum(a, [])),
+                    tuple(itertools.chain(*a)),
                     whole.dtype,
                 ),
                 Region(
                     listed.buffer,
                     listed.offset + first,
                     tuple(extent),
-                    tuple(sum(b, [])),
+                    tuple(itertools.chain(*b)),
                     listed.dtype,
                 ),
             )
@@ -394,7 +395,7 @@ def _mask_boxes(
         else torch.zeros(0, dtype=torch.bool)
     )
     starts = [0, *(int(i) + 1 for i in cuts.nonzero().reshape(-1)), places.numel()]
-    for a, b in zip(starts[:-1], starts[1:], strict=True):
+    for a, b in itertools.pairwise(starts):
         at = a
         while at < b:
             length, step = _run(places[:b], at)

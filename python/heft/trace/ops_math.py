@@ -56,7 +56,7 @@ def as_number(tracer: Tracer, value: Any) -> Any:
 def apply(
     tracer: Tracer, func: Any, args: Any, kwargs: Any, srcs: list[torch.Tensor], program: list[Step]
 ) -> Any:
-    """Record dst <- program(srcs): into a fresh temporary, or into args[0] for an in-place operator."""
+    """Record dst <- program(srcs): a fresh temporary, or args[0] of an in-place operator."""
     if func._schema.name.endswith("_"):
         out = args[0]
         regions = [_ref(tracer, t).region for t in srcs]

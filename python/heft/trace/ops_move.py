@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that move elements: copies, concatenation, tiling, padding, and operators that change metadata."""
+"""Operators that move elements: copies, concatenation, tiling, padding."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def result(tracer: Tracer, call: Call, meta: torch.Tensor, like: Any) -> tuple[R
 
 
 def can_cast(tracer: Tracer, src: Any, dst_dtype: torch.dtype) -> bool:
-    """Whether src, when it is no constant, becomes dst_dtype by a cast that heft does bit for bit."""
+    """Whether src is a constant, or heft casts it to dst_dtype bit for bit."""
     return tracer.ref(src) is None or is_cast_exact(src.dtype, dst_dtype, src.device)
 
 
@@ -262,5 +262,6 @@ def metadata_in_place(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     """These give a tensor another storage or shape; the buffer behind it would not follow."""
     refs = [ref for t in tensors_in(args, kwargs) if (ref := tracer.ref(t)) is not None]
     tracer.bypass(
-        f"{func._schema.name.removeprefix('aten::')}() of {refs[0].buffer!r}: it changes the tensor itself, not its elements"
+        f"{func._schema.name.removeprefix('aten::')}() of {refs[0].buffer!r}: "
+        "it changes the tensor itself, not its elements"
     )

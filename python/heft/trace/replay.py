@@ -32,7 +32,7 @@ class Read:
 
 
 def needed_calls(buffers: list[Buffer], before: int) -> tuple[list[Call], set[Buffer]]:
-    """The calls behind these buffers' contents as of call number `before`, in order, and all buffers they touch."""
+    """The calls behind these buffers as of call number `before`, in order; all buffers touched."""
     seen: dict[Buffer, int] = {}
     calls: dict[int, Call] = {}
     todo = [(b, before) for b in buffers]
@@ -124,7 +124,7 @@ def evaluate(tracer: Tracer, refs: list[Ref]) -> list[torch.Tensor]:
 
 
 def is_constant(tracer: Tracer, ref: Ref) -> bool:
-    """Whether what it holds now depends on no source and no parameter, and is small enough to compute."""
+    """Whether what it holds depends on no source and no parameter, and is small."""
     _, buffers = needed_calls([ref.buffer], len(tracer.calls))
     size = sum(b.numel * b.base.element_size() for b in buffers)
     return size <= CONSTANT_LIMIT and all(b.kind == "temp" for b in buffers)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One pass: the loader is run once over stand-ins, everything is put back, and what it did is kept."""
+"""One pass: the loader runs once over stand-ins, everything is put back, its writes are kept."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stand-ins: tensors without storage that tell a tracer what is done with them.
 
-A stand-in is a wrapper subclass: it has the shape, strides, dtype and device that the loader expects,
+A stand-in is a wrapper subclass: it has the shape, strides, dtype and device that a loader expects,
 and inside a meta tensor on which PyTorch computes the geometry of every view. Its dispatch hook
 follows it into any thread. What would reach past the operators is refused by name.
 """
@@ -104,7 +104,7 @@ _classes: dict[type, type[StandIn]] = {}
 
 
 def class_for(cls: type) -> type[StandIn]:
-    """A class whose instances are stand-ins and instances of cls, an engine's Parameter class, say."""
+    """A class of stand-ins that are also instances of cls, an engine's Parameter class, say."""
     if cls is torch.Tensor:
         return StandIn
     if cls not in _classes:

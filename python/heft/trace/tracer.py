@@ -91,7 +91,7 @@ class Tracer:
         if isinstance(tensor, StandIn):
             if tensor._heft_tracer is not self:
                 self.fail(
-                    f"{tensor!r} is left over from an earlier trace; the loader keeps tensors between calls"
+                    f"{tensor!r} is left over from an earlier trace: the loader keeps tensors"
                 )
             ref = tensor._heft_ref
             shadow = ref.buffer.shadow
@@ -102,7 +102,7 @@ class Tracer:
         return Ref(buffer, on_storage(buffer, tensor))
 
     def writable(self, tensor: torch.Tensor) -> Ref:
-        """What a destination stands for. A source is copied first, and a real tensor becomes a temporary."""
+        """What a destination stands for. A source is copied first; a real tensor is adopted."""
         ref = self.ref(tensor)
         if ref is None:
             return self._adopt(tensor)
@@ -122,7 +122,7 @@ class Tracer:
         return Ref(shadow, ref.meta)
 
     def _adopt(self, tensor: torch.Tensor) -> Ref:
-        """A real tensor that the loader made is written from a source: from now on it is a temporary."""
+        """A real tensor that the loader made is written from a source: now it is a temporary."""
         flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
             tensor.untyped_storage()
         )
@@ -170,7 +170,7 @@ class Tracer:
         for dst in write.dsts:
             if any(s == 0 and e > 1 for e, s in zip(dst.extent, dst.stride, strict=True)):
                 self.fail(
-                    f"{call.op} writes an expanded view of {dst.buffer!r}, where elements share memory"
+                    f"{call.op} writes an expanded view of {dst.buffer!r}: elements share memory"
                 )
             if not dst.buffer.calls or dst.buffer.calls[-1] is not call:
                 dst.buffer.calls.append(call)
@@ -223,7 +223,7 @@ class Tracer:
         """One operator with a stand-in (or a tensor that means a buffer) among its arguments."""
         if self.is_closed:
             raise TraceError(
-                f"{func}: a stand-in is used after its trace; the loader keeps tensors between calls"
+                f"{func}: a stand-in is used after its trace: the loader keeps tensors"
             )
         try:
             with torch._C.DisableTorchFunction():
@@ -256,7 +256,7 @@ class Tracer:
         self.fail(text, BypassError)
 
     def where(self) -> str:
-        """file:line of the innermost frame that is the loader's own, not PyTorch's, Python's or heft's."""
+        """file:line of the innermost frame that is the loader's own."""
         frame = sys._getframe(1)
         while frame is not None:
             if is_loader_frame(frame.f_code.co_filename):

@@ -74,7 +74,9 @@ MOVEMENT = {
     "x.repeat(2, 1)": "repeat",
     "x.tile(2)": "repeat",
     "x.repeat_interleave(2, 0)": "unsqueeze expand clone view",
-    "x.repeat_interleave(torch.tensor([2, 1, 1, 1]), 0)": "lift_fresh repeat_interleave.Tensor index_select",
+    "x.repeat_interleave(torch.tensor([2, 1, 1, 1]), 0)": (
+        "lift_fresh repeat_interleave.Tensor index_select"
+    ),
     "x[[0, 2]]": "lift_fresh index.Tensor",
     "x[torch.tensor([True, False, True, False])]": "lift_fresh index.Tensor",
     "x.index_select(0, torch.tensor([0, 1]))": "lift_fresh index_select",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors are destinations: ties, views, strides, buffers, attributes, classes of an engine's own."""
+"""Which tensors are destinations: ties, views, strides, buffers, attributes, classes."""
 
 from __future__ import annotations
 

@@ -37,23 +37,24 @@ SOURCES = (
 )
 
 
+def param(*shape: int, dtype: torch.dtype = BF16) -> nn.Parameter:
+    return nn.Parameter(torch.zeros(*shape, dtype=dtype), requires_grad=False)
+
+
 class Engine(nn.Module):
     """A loader of a small model: fused, sharded, padded, computed, derived."""
 
     def __init__(self) -> None:
         super().__init__()
-        zeros = lambda *s, dtype=BF16: nn.Parameter(
-            torch.zeros(*s, dtype=dtype), requires_grad=False
-        )  # noqa: E731
-        self.embed = zeros(6, H)
-        self.qkv = zeros((HEADS + 2 * KV) // T * D, H)
-        self.w13 = zeros(EXPERTS, 2 * INNER // T, H)
+        self.embed = param(6, H)
+        self.qkv = param((HEADS + 2 * KV) // T * D, H)
+        self.w13 = param(EXPERTS, 2 * INNER // T, H)
         self.w2 = nn.Parameter(
             torch.zeros(EXPERTS, INNER // T, H, dtype=BF16).transpose(1, 2), requires_grad=False
         )
-        self.a = zeros(2, dtype=F32)
-        self.w8 = zeros(4, 6)
-        self.norm = zeros(H)
+        self.a = param(2, dtype=F32)
+        self.w8 = param(4, 6)
+        self.norm = param(H)
         self.register_buffer("plus_one", torch.zeros(H, dtype=BF16))
         self.register_buffer("rotary", torch.arange(4.0))
         self.head = self.embed
