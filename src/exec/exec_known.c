@@ -140,6 +140,9 @@ static int64_t ceil_div(int64_t a, int64_t b)
 /* Bytes of all inputs or outputs for each row of the grid. */
 static int64_t input_row_bytes(const heft__known_job_t *job)
 {
+    if (job->known.code == HEFT__KNOWN_BITS) {
+        return 0; /* what is read goes to the output's place */
+    }
     return job->known.code == HEFT__KNOWN_MXFP4_UNPACK
                ? 17
                : job->grid.n_cols * heft_dtype_get_unit_bytes(job->op->inputs[0].dtype);
@@ -147,6 +150,10 @@ static int64_t input_row_bytes(const heft__known_job_t *job)
 
 static int64_t output_row_bytes(const heft__known_job_t *job)
 {
+    if (job->known.code == HEFT__KNOWN_BITS) {
+        return heft__max_i64(heft_dtype_get_unit_bytes(job->op->inputs[0].dtype),
+                             heft_dtype_get_unit_bytes(job->op->outputs[0].dtype));
+    }
     return job->grid.n_cols * heft_dtype_get_unit_bytes(job->op->outputs[0].dtype);
 }
 

@@ -357,6 +357,19 @@ static heft_status_t unpack(unit_t *unit, heft_error_t *err)
     return emit(unit, 0, n_cols * unit->row_begin, n_cols * unit->row_end, unit->output, err);
 }
 
+/* Bytes stay as they are: the input is brought together where the output is looked for. */
+static heft_status_t take_bits(unit_t *unit, heft_error_t *err)
+{
+    int64_t from = heft_dtype_get_unit_bytes(unit->job->op->inputs[0].dtype);
+    int64_t to = heft_dtype_get_unit_bytes(unit->job->op->outputs[0].dtype);
+    int64_t row = heft__max_i64(from, to);
+    heft_status_t status = fill(unit, 0, unit->row_begin * (row / from),
+                                unit->row_end * (row / from), unit->output, err);
+    return status == HEFT_OK ? emit(unit, 0, unit->row_begin * (row / to),
+                                    unit->row_end * (row / to), unit->output, err)
+                             : status;
+}
+
 /* ---- units ---- */
 
 static const heft__known_job_t *find_job(const heft__known_jobs_t *jobs, uint64_t unit)
@@ -400,8 +413,18 @@ heft_status_t heft__known_run_unit(heft_exec_t *exec, uint64_t index, uint32_t t
     if (!share_out(&unit, exec->known.scratch + (size_t)thread * exec->known.scratch_bytes)) {
         return HEFT_BUG(err, "the memory of a known kernel has no size");
     }
-    heft_status_t status =
-        job->known.code == HEFT__KNOWN_MXFP4_UNPACK ? unpack(&unit, err) : quantise(&unit, err);
+    heft_status_t status;
+    switch (job->known.code) {
+    case HEFT__KNOWN_MXFP4_UNPACK:
+        status = unpack(&unit, err);
+        break;
+    case HEFT__KNOWN_BITS:
+        status = take_bits(&unit, err);
+        break;
+    case HEFT__KNOWN_FP8_QUANTISE:
+    default:
+        status = quantise(&unit, err);
+    }
     *bytes_out = unit.bytes;
     return status;
 }

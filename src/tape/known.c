@@ -4,6 +4,7 @@
  *
  *   heft.fp8_quantise/1(block=1x128x128,scale=deepseek)
  *   heft.mxfp4_unpack/1
+ *   heft.bits/1
  */
 #include "tape/tape.h"
 
@@ -12,6 +13,7 @@
 
 #define QUANTISE "heft.fp8_quantise/1"
 #define UNPACK "heft.mxfp4_unpack/1"
+#define BITS "heft.bits/1"
 
 enum { MXFP4_BYTES = 16, MXFP4_VALUES = 32 };
 
@@ -104,13 +106,16 @@ heft_status_t heft__known_parse(const char *op, heft__known_t *known_out, heft_e
     const char *at = op;
     if (strcmp(op, UNPACK) == 0) {
         known.code = HEFT__KNOWN_MXFP4_UNPACK;
+    } else if (strcmp(op, BITS) == 0) {
+        known.code = HEFT__KNOWN_BITS;
     } else if (accept(&at, QUANTISE) && (*at == '(' || *at == '\0')) {
         if (!parse_quantise(at, &known)) {
             return bad_text(op, err);
         }
     } else {
         return heft__error_set(err, HEFT_ERR_UNSUPPORTED,
-                               "no known kernel \"%.100s\": this heft has " QUANTISE " and " UNPACK,
+                               "no known kernel \"%.100s\": this heft has " QUANTISE ", " UNPACK
+                               " and " BITS,
                                op);
     }
     *known_out = known;
@@ -119,8 +124,9 @@ heft_status_t heft__known_parse(const char *op, heft__known_t *known_out, heft_e
 
 void heft__known_print(const heft__known_t *known, char text[HEFT__KNOWN_TEXT_BYTES])
 {
-    if (known->code == HEFT__KNOWN_MXFP4_UNPACK) {
-        (void)snprintf(text, HEFT__KNOWN_TEXT_BYTES, "%s", UNPACK);
+    if (known->code != HEFT__KNOWN_FP8_QUANTISE) {
+        bool is_bits = known->code == HEFT__KNOWN_BITS;
+        (void)snprintf(text, HEFT__KNOWN_TEXT_BYTES, "%s", is_bits ? BITS : UNPACK);
         return;
     }
     const char *rule = "";
@@ -291,21 +297,56 @@ static heft_status_t check_unpack(const heft__known_operand_t *dst,
     return status;
 }
 
+static int64_t operand_bytes(const heft__known_operand_t *operand)
+{
+    int64_t n = heft_dtype_get_unit_bytes(operand->dtype);
+    for (int k = 0; k < operand->rank; k++) {
+        if (!heft__mul(n, operand->extent[k], &n)) {
+            return -1;
+        }
+    }
+    return n;
+}
+
+static heft_status_t check_bits(const heft__known_operand_t *dst, const heft__known_operand_t *src,
+                                heft__known_grid_t *grid, heft_error_t *err)
+{
+    int64_t n = operand_bytes(src);
+    if (n <= 0 || operand_bytes(dst) != n) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "output is %s, expected as many bytes as the input, %s, has",
+                               operand_text(dst->dtype, dst->rank, dst->extent).data,
+                               operand_text(src->dtype, src->rank, src->extent).data);
+    }
+    int64_t row = heft__max_i64(heft_dtype_get_unit_bytes(src->dtype),
+                                heft_dtype_get_unit_bytes(dst->dtype));
+    *grid = (heft__known_grid_t){
+        .n_batches = 1, .n_rows = n / row, .n_cols = 1, .block_rows = 1, .block_cols = 1
+    };
+    return HEFT_OK;
+}
+
 heft_status_t heft__known_check(const heft__known_t *known, const heft__known_operand_t *dsts,
                                 uint32_t n_dsts, const heft__known_operand_t *srcs, uint32_t n_srcs,
                                 heft__known_grid_t *grid_out, heft_error_t *err)
 {
     bool is_quantise = known->code == HEFT__KNOWN_FP8_QUANTISE;
     uint32_t wants_dsts = is_quantise ? 2 : 1;
-    uint32_t wants_srcs = is_quantise ? 1 : 2;
+    uint32_t wants_srcs = known->code == HEFT__KNOWN_MXFP4_UNPACK ? 2 : 1;
     if (n_dsts != wants_dsts || n_srcs != wants_srcs) {
         return heft__error_set(err, HEFT_ERR_ARGUMENT,
                                "%u inputs and %u outputs, expected %u and %u", (unsigned)n_srcs,
                                (unsigned)n_dsts, (unsigned)wants_srcs, (unsigned)wants_dsts);
     }
     heft__known_grid_t grid;
-    heft_status_t status = is_quantise ? check_quantise(known, dsts, &srcs[0], &grid, err)
-                                       : check_unpack(&dsts[0], srcs, &grid, err);
+    heft_status_t status;
+    if (is_quantise) {
+        status = check_quantise(known, dsts, &srcs[0], &grid, err);
+    } else if (known->code == HEFT__KNOWN_BITS) {
+        status = check_bits(&dsts[0], &srcs[0], &grid, err);
+    } else {
+        status = check_unpack(&dsts[0], srcs, &grid, err);
+    }
     if (status == HEFT_OK && grid_out != NULL) {
         *grid_out = grid;
     }

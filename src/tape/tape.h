@@ -222,7 +222,8 @@ heft_view_t heft__fold_piece_src_view(const heft__fold_piece_t *piece, uint32_t 
 
 typedef enum heft__known_code {
     HEFT__KNOWN_FP8_QUANTISE = 1,
-    HEFT__KNOWN_MXFP4_UNPACK = 2
+    HEFT__KNOWN_MXFP4_UNPACK = 2,
+    HEFT__KNOWN_BITS = 3
 } heft__known_code_t;
 
 typedef struct heft__known {
@@ -241,7 +242,8 @@ typedef struct heft__known_operand {
 
 /*
  * The same work on a matrix for each batch: blocks of block_rows x block_cols, the last ones
- * shorter, never across batches. MXFP4_UNPACK: one batch, groups of 32 values are the rows.
+ * shorter, never across batches. MXFP4_UNPACK: one batch, groups of 32 values are the rows. BITS:
+ * one batch, the rows are elements of the wider dtype.
  */
 typedef struct heft__known_grid {
     int64_t n_batches;

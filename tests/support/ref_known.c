@@ -142,6 +142,28 @@ static void unpack(const tensor_t *blocks, const tensor_t *scales, const tensor_
     } while (next(index, zero, out->view->extent, rank));
 }
 
+/* Byte after byte, both in row-major order. */
+static void take_bits(const tensor_t *in, const tensor_t *out)
+{
+    int64_t zero[HEFT_MAX_DIMS] = { 0 };
+    int64_t from[HEFT_MAX_DIMS] = { 0 };
+    int64_t to[HEFT_MAX_DIMS] = { 0 };
+    uint32_t from_byte = 0;
+    uint32_t to_byte = 0;
+    bool more = true;
+    while (more) {
+        at(out, to)[to_byte++] = at(in, from)[from_byte++];
+        if (from_byte == heft_dtype_get_unit_bytes(in->dtype)) {
+            from_byte = 0;
+            more = next(from, zero, in->view->extent, in->view->rank);
+        }
+        if (to_byte == heft_dtype_get_unit_bytes(out->dtype)) {
+            to_byte = 0;
+            (void)next(to, zero, out->view->extent, out->view->rank);
+        }
+    }
+}
+
 static tensor_t tensor_of(const heft_tape_t *tape, uint8_t *const *data,
                           const heft__tape_view_t *view)
 {
@@ -158,6 +180,10 @@ void ref_known(const heft_tape_t *tape, uint8_t *const *data, const heft__write_
     if (known.code == HEFT__KNOWN_MXFP4_UNPACK) {
         const tensor_t scales = tensor_of(tape, data, &write->srcs[1]);
         unpack(&in, &scales, &out);
+        return;
+    }
+    if (known.code == HEFT__KNOWN_BITS) {
+        take_bits(&in, &out);
         return;
     }
     const tensor_t scale = tensor_of(tape, data, &write->dsts[1]);

@@ -212,6 +212,36 @@ static void packed_experts_are_unpacked(void **state)
     }
 }
 
+/* Words as bytes, bytes as words, floats as integers: strided, in several units, and cast after. */
+static void bits_are_taken_as_another_dtype(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    const heft_dtype_t dtypes[][2] = { { HEFT_DTYPE_I32, HEFT_DTYPE_U8 },
+                                       { HEFT_DTYPE_U8, HEFT_DTYPE_I64 },
+                                       { HEFT_DTYPE_F8_E8M0, HEFT_DTYPE_U8 },
+                                       { HEFT_DTYPE_BF16, HEFT_DTYPE_F32 },
+                                       { HEFT_DTYPE_F64, HEFT_DTYPE_I16 } };
+    for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++) {
+        heft_dtype_t from = dtypes[i][0];
+        heft_dtype_t to = dtypes[i][1];
+        int64_t n = 1200 * heft_dtype_get_unit_bytes(from) / heft_dtype_get_unit_bytes(to);
+        ref_case_t c = { 0 };
+        int x = ref_case_source(&c, "x", from, 2, (int64_t[]){ 1200, 1600 });
+        heft_tape_t *tape = ref_case_tape(&c);
+        heft_view_t all = ref_view(tape, (uint32_t)x);
+        heft_view_t turned = ref_swap(ref_narrow(all, 1, 400, 1200), 0, 1);
+        heft_view_t out = ref_view(tape, add_temp(tape, to, 2, (int64_t[]){ 1200, n }));
+        EXPECT_STATUS(heft_tape_opaque(tape, "heft.bits/1", &out, 1, &turned, 1, "", &err),
+                      HEFT_OK);
+        keep(tape, "some_rows", to, ref_narrow(out, 0, 3, 700));
+        keep(tape, "turned_back", to, ref_swap(out, 0, 1));
+        ref_case_finish(&c);
+        run_and_check(&c, 2);
+        ref_case_fini(&c);
+    }
+}
+
 /* ---- files ---- */
 
 static void small_case(ref_case_t *c, int n_ranks)
@@ -453,6 +483,7 @@ int main(void)
         cmocka_unit_test(what_is_read_may_be_put_together),
         cmocka_unit_test(experts_have_blocks_of_their_own),
         cmocka_unit_test(packed_experts_are_unpacked),
+        cmocka_unit_test(bits_are_taken_as_another_dtype),
         cmocka_unit_test(conversion_and_verification),
         cmocka_unit_test(sources_of_kernels_must_be_there),
         cmocka_unit_test(kernels_after_other_operations_are_refused),

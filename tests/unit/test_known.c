@@ -13,6 +13,7 @@ static void texts_are_read_and_written(void **state)
         "heft.fp8_quantise/1(block=9223372036854775807,scale=transformers)",
         "heft.fp8_quantise/1(block=1x2x3x4x5x6x7x8x9x10x11x12,scale=ue8m0)",
         "heft.mxfp4_unpack/1",
+        "heft.bits/1",
     };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         heft__known_t known;
@@ -32,7 +33,7 @@ static void bad_texts_are_refused(void **state)
     heft__known_t known;
     const char *unknown[] = { "heft.", "heft.fp8_quantise",
                               "heft.fp8_quantise/2(block=1,scale=ue8m0)", "heft.mxfp4_unpack/1()",
-                              "heft.nvfp4_unpack/1" };
+                              "heft.nvfp4_unpack/1", "heft.bits/2", "heft.bits/1()" };
     for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
         EXPECT_STATUS(heft__known_parse(unknown[i], &known, &err), HEFT_ERR_UNSUPPORTED);
         EXPECT_MESSAGE("heft.fp8_quantise/1");
@@ -203,6 +204,28 @@ static void packed_blocks_and_their_scales_agree(void **state)
     fx_fini(&fx);
 }
 
+static void bits_keep_their_bytes(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    fx_t fx;
+    fx_init(&fx);
+    heft_view_t x = fx_buffer(&fx, HEFT_BUFFER_SOURCE, "x", HEFT_DTYPE_I32, "2,3");
+    heft_view_t bytes = fx_buffer(&fx, HEFT_BUFFER_PARAM, "b", HEFT_DTYPE_U8, "2,12");
+    heft_view_t few = fx_buffer(&fx, HEFT_BUFFER_PARAM, "f", HEFT_DTYPE_BF16, "2,5");
+    heft_view_t none = fx_buffer(&fx, HEFT_BUFFER_SOURCE, "none", HEFT_DTYPE_I32, "0");
+    heft_view_t empty = fx_buffer(&fx, HEFT_BUFFER_PARAM, "e", HEFT_DTYPE_U8, "0");
+    const char *op = "heft.bits/1";
+    EXPECT_STATUS(heft_tape_opaque(fx.tape, op, &bytes, 1, &x, 1, "", &err), HEFT_OK);
+    EXPECT_STATUS(heft_tape_opaque(fx.tape, op, &few, 1, &x, 1, "", &err), HEFT_ERR_ARGUMENT);
+    EXPECT_MESSAGE("output is BF16 [2, 5], expected as many bytes as the input, I32 [2, 3], has");
+    EXPECT_STATUS(heft_tape_opaque(fx.tape, op, &empty, 1, &none, 1, "", &err), HEFT_ERR_ARGUMENT);
+    heft_view_t two[2] = { x, x };
+    EXPECT_STATUS(heft_tape_opaque(fx.tape, op, &bytes, 1, two, 2, "", &err), HEFT_ERR_ARGUMENT);
+    EXPECT_MESSAGE("2 inputs and 1 outputs, expected 1 and 1");
+    fx_fini(&fx);
+}
+
 /* ---- groups ---- */
 
 /* Layer l of a tensor scanned over layers, quantised on its own. */
@@ -277,6 +300,7 @@ int main(void)
         cmocka_unit_test(operands_are_checked_when_recorded),
         cmocka_unit_test(outputs_are_whole_buffers_in_order),
         cmocka_unit_test(packed_blocks_and_their_scales_agree),
+        cmocka_unit_test(bits_keep_their_bytes),
         cmocka_unit_test(a_kernel_ties_the_elements_it_reads_and_no_more),
         cmocka_unit_test(what_no_kernel_reads_is_unused),
     };
