@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -87,27 +87,31 @@ def verify(
     skip: Iterable[tuple[str, str]] = (),
     values: Mapping[str, torch.Tensor] | None = None,
     seed: int = 0,
+    derive: Callable[[torch.nn.Module], object] | None = None,
 ) -> Verdict:
     """Run the model's loader and the plan on the same bytes and compare every element.
 
     plan: a trace, or a plan of which `rank` is meant. specs: what the sender sends, where the plan
     does not name all of it; as for trace(). skip: (pattern, reason) of tensors not to compare; one
     that matches nothing is an error. values: sources that must hold these values and no others,
-    because the loader looks at them. The model keeps its own tensors; scratch takes their size
+    because the loader looks at them. derive: computes derived tensors again after an update, as of
+    LiveModel; what a trace found to be derived is then compared with what the loader leaves there,
+    after each version, and not skipped. The model keeps its own tensors; scratch takes their size
     twice and the sources' twice, on the CPU.
 
     VerifyError names the first element that differs, the source element the plan takes, and the one
     that the loader took where its value tells.
     """
     skips = [Skip(*s) for s in skip]
+    derived: list[str] = []
     wanted: Specs | None = None if specs is None else specs_of(specs)
     if not isinstance(plan, Plan):
         wanted = wanted or plan.specs
-        skips += [
-            Skip(d.name, f"computed from {', '.join(d.params)}")
-            for d in plan.derived
-            if not d.is_new
-        ]
+        found = [d for d in plan.derived if not d.is_new]
+        if derive is None:
+            skips += [Skip(d.name, f"computed from {', '.join(d.params)}") for d in found]
+        else:
+            derived = [d.name for d in found]
         plan = plan.plan()
     if wanted is None:
         wanted = specs_of([(s.name, s.dtype, s.shape) for s in plan.sources])
@@ -125,7 +129,9 @@ def verify(
             check.poison(poison)
             for digit in range(1 if first_only else numbers.n_digits):
                 for version in (0, 1):
-                    check.run(scratch, loader, digit, version, poison)
+                    check.run(scratch, loader, digit, version, poison, derived)
+                    if derive is not None and derived:
+                        check.derive(scratch, derive, model, derived, poison)
     finally:
         state.restore()
     return check.verdict
@@ -368,7 +374,15 @@ class Check:
         for tensor in self.memory.values():
             tensor.reshape(-1).view(torch.uint8).fill_(byte)
 
-    def run(self, scratch: Scratch, load: Load, digit: int, version: int, poison: int) -> None:
+    def run(
+        self,
+        scratch: Scratch,
+        load: Load,
+        digit: int,
+        version: int,
+        poison: int,
+        derived: Collection[str] = (),
+    ) -> None:
         assert self._exec is not None
         sources = self.numbers.make(digit, version)
         needed = {name: sources[name] for name in self.sources}
@@ -383,7 +397,37 @@ class Check:
                 self._compare(
                     info.name, scratch.tensors[info.name].detach(), digit, version, poison
                 )
-        self._compare_others(scratch)
+        self._compare_others(scratch, derived)
+
+    def derive(
+        self,
+        scratch: Scratch,
+        derive: Callable[[torch.nn.Module], object],
+        model: torch.nn.Module,
+        names: Sequence[str],
+        poison: int,
+    ) -> None:
+        """The loader has just run: what it left in derived tensors, derive must leave there."""
+        loaded = {name: scratch.tensors[name].detach().clone() for name in names}
+        with torch.no_grad():
+            for name in names:
+                rows = torch.full_like(_rows(loaded[name]), poison).reshape(-1)
+                scratch.tensors[name].data.copy_(
+                    rows.view(loaded[name].dtype).reshape(loaded[name].shape)
+                )
+            derive(model)
+        for name in names:
+            differs = (_rows(loaded[name]) != _rows(scratch.tensors[name])).any(dim=1)
+            if differs.any():
+                index = torch.unravel_index(differs.nonzero()[0], loaded[name].shape)
+                raise VerifyError(
+                    f'derived "{name}" {[int(i) for i in index]}: it is not what the loader leaves '
+                    f"there; {int(differs.sum())} of {len(differs)} elements are stale or wrong "
+                    "after derive",
+                    parameter=name,
+                    index=tuple(int(i) for i in index),
+                    n_differ=int(differs.sum()),
+                )
 
     def _compare(
         self, name: str, loaded: torch.Tensor, digit: int, version: int, poison: int
@@ -445,12 +489,12 @@ class Check:
                 return self.sources[src.source], place
         return None
 
-    def _compare_others(self, scratch: Scratch) -> None:
+    def _compare_others(self, scratch: Scratch, derived: Collection[str]) -> None:
         """What the plan leaves alone, the loader must leave alone as well."""
         for name, before in scratch.before.items():
-            if name not in self.verdict.skipped and not torch.equal(
-                _rows(before), _rows(scratch.tensors[name])
-            ):
+            if name in derived or name in self.verdict.skipped:
+                continue
+            if not torch.equal(_rows(before), _rows(scratch.tensors[name])):
                 raise VerifyError(
                     f'"{name}": the loader writes it, the plan does not; if it is computed from '
                     "parameters, skip it with that reason",

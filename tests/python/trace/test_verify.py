@@ -323,3 +323,49 @@ def test_digits_tell_all_elements_apart_in_both_versions(dtype: torch.dtype) -> 
 
 def test_copy_of_a_model_verifies_like_the_model(traced: heft.trace.Trace) -> None:
     assert heft.verify(copy.deepcopy(Engine()), traced).n_params == 7
+
+
+class Derived(nn.Module):
+    """A norm, and weight + 1 beside it; the loader leaves both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.Parameter(torch.zeros(4), requires_grad=False)
+        self.register_buffer("plus_one", torch.zeros(4))
+        self.n_derived = 0
+
+    def load_weights(self, weights: Any) -> None:
+        self.norm.copy_(dict(weights)["norm"])
+        self.plus_one.copy_(self.norm + 1)
+
+
+def derived_again(m: Derived) -> None:
+    m.plus_one.copy_(m.norm + 1)
+
+
+def derived_never(m: Derived) -> None:
+    pass
+
+
+def derived_once(m: Derived) -> None:
+    if m.n_derived == 0:
+        m.plus_one.copy_(m.norm + 1)
+    m.n_derived += 1
+
+
+def derived_in_part(m: Derived) -> None:
+    m.plus_one[:3].copy_(m.norm[:3] + 1)
+
+
+def test_derived_tensor_that_is_computed_again_agrees() -> None:
+    model = Derived()
+    verdict = heft.verify(model, heft.trace(model, [("norm", F32, (4,))]), derive=derived_again)
+    assert not verdict.skipped
+
+
+@pytest.mark.parametrize("derive", [derived_never, derived_once, derived_in_part])
+def test_stale_derived_tensor_is_caught(derive: Callable[[Derived], None]) -> None:
+    model = Derived()
+    with pytest.raises(VerifyError) as caught:
+        heft.verify(model, heft.trace(model, [("norm", F32, (4,))]), derive=derive)
+    assert caught.value.parameter == "plus_one"
