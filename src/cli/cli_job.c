@@ -26,10 +26,13 @@ void cli_job_fini(cli_job_t *job)
         cli_model_close(&job->destinations[i]);
     }
     free(job->tapes);
+    free(job->traced);
+    free(job->recorded);
     free(job->destinations);
     heft_exceptions_free(job->exceptions);
     heft_bindings_destroy(job->bindings);
     heft_recipe_destroy(job->recipe);
+    cli_model_close(&job->contract);
     cli_model_close(&job->source);
 }
 
@@ -149,15 +152,23 @@ int cli_job_open(const cli_args_t *args, const char *source, bool needs_data, cl
 {
     int code = needs_data ? cli_model_open_checkpoint(args, source, "source", &job->source)
                           : cli_model_open(args, source, "source", &job->source);
-    if (code == CLI_OK) {
-        code = cli_job_load_recipe(args, source, job);
+    if (code != CLI_OK) {
+        return code;
     }
+    if (!cli_has(args, "contract") && !cli_has(args, "recipe")) {
+        return cli_fail(args, CLI_USAGE, "--recipe or --contract is needed");
+    }
+    code = cli_has(args, "contract") ? cli_job_load_contract(args, job)
+                                     : cli_job_load_recipe(args, source, job);
     return code == CLI_OK ? cli_job_name(args, job, &job->source, "source") : code;
 }
 
 int cli_job_name(const cli_args_t *args, const cli_job_t *job, cli_model_t *model, const char *side)
 {
     heft_name_opts_t opts;
+    if (job->is_traced) {
+        return CLI_OK; /* names are those of the contract */
+    }
     (void)heft_recipe_query_names(job->recipe, side, &opts);
     return cli_model_name(args, model, &opts);
 }
@@ -212,6 +223,9 @@ static const heft_manifest_t *destination_of(const cli_job_t *job, uint32_t i)
 
 int cli_job_compile(const cli_args_t *args, const char *dst, cli_job_t *job)
 {
+    if (job->is_traced) {
+        return cli_job_take_tapes(args, dst, job);
+    }
     int64_t rank = cli_has(args, "rank") ? cli_number(args, "rank", 0) : -1;
     if (rank >= (int64_t)job->n_ranks) {
         return cli_fail(args, CLI_USAGE, "--rank %" PRId64 ": the recipe has %u rank%s, %s%u", rank,
@@ -238,6 +252,9 @@ int cli_job_compile(const cli_args_t *args, const char *dst, cli_job_t *job)
 int cli_job_plan(const cli_args_t *args, cli_job_t *job)
 {
     (void)args;
+    if (job->is_traced) {
+        return cli_job_plan_traced(job) == HEFT_OK ? CLI_OK : cli_exit_of(&job->err);
+    }
     heft_plan_opts_t opts = HEFT_PLAN_OPTS_INIT;
     heft_status_t status = heft_recipe_resolve_exceptions(
         job->recipe, job->bindings, job->source.manifest, destination_of(job, 0), &job->exceptions,

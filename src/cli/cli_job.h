@@ -9,12 +9,16 @@
 typedef struct cli_job {
     heft_recipe_t *recipe;
     heft_bindings_t *bindings;
+    cli_model_t contract; /* of --contract */
+    bool is_traced;       /* it is of a traced loader: there is no recipe */
     cli_model_t source;
-    const char *destination; /* what cli_job_run compiles against; NULL: nothing */
-    uint32_t n_ranks;        /* of the recipe */
-    uint32_t first_rank;     /* of the job: --rank, else 0 */
-    uint32_t n_tapes;        /* ranks of the job */
-    heft_tape_t **tapes;
+    const char *destination;      /* what cli_job_run compiles against; NULL: nothing */
+    uint32_t n_ranks;             /* of the recipe, or in the contract */
+    uint32_t first_rank;          /* of the job: --rank, else 0 */
+    uint32_t n_tapes;             /* ranks of the job */
+    heft_tape_t **tapes;          /* compiled; NULL of a traced loader */
+    const heft_tape_t **traced;   /* the contract's */
+    heft_exception_t *recorded;   /* the contract's, of a traced loader */
     cli_model_t *destinations;    /* by tape, or NULL */
     heft_exception_t *exceptions; /* of the recipe, as planned with */
     uint32_t n_exceptions;
@@ -30,7 +34,19 @@ void cli_job_fini(cli_job_t *job);
 /* --recipe, --let, --config (config_folder may be NULL: where config.json is looked for). Prints
  * what is wrong. */
 int cli_job_load_recipe(const cli_args_t *args, const char *config_folder, cli_job_t *job);
-/* Open the source and load the recipe. */
+#define CLI_OPT_CONTRACT                                                                      \
+    {                                                                                         \
+        .name = "contract", .value = "FILE", .kind = CLI_TEXT, .complete = CLI_COMPLETE_FILE, \
+        .help = "In the place of --recipe: a contract with a mapping, of a recipe or of a "   \
+                "traced loader. SRC must be the source that it records."                      \
+    }
+/* --contract (cli_contract.c): load it and hold it against the source, if that is open. Prints what
+ * is wrong. */
+int cli_job_load_contract(const cli_args_t *args, cli_job_t *job);
+/* Of a traced loader: what cli_job_compile and cli_job_plan do of a recipe. */
+int cli_job_take_tapes(const cli_args_t *args, const char *dst, cli_job_t *job);
+heft_status_t cli_job_plan_traced(cli_job_t *job);
+/* Open the source and load the recipe, or the contract. */
 int cli_job_open(const cli_args_t *args, const char *source, bool needs_data, cli_job_t *job);
 /* Make the names of a model canonical as the recipe declares them of this side. */
 int cli_job_name(const cli_args_t *args, const cli_job_t *job, cli_model_t *model,

@@ -104,6 +104,9 @@ static int run_job(const cli_args_t *args, const char *source, bool needs_data, 
 static heft_status_t declare_names(cli_job_t *job, heft_manifest_t **names_out)
 {
     heft_manifest_t *names = NULL;
+    if (job->is_traced) {
+        return HEFT_OK; /* a loader declares nothing */
+    }
     heft_status_t status = heft_manifest_create("destination", &names, &job->err);
     if (status == HEFT_OK) {
         status = heft_recipe_declare_names(job->recipe, names, &job->err);
@@ -156,8 +159,9 @@ static int run_reverse(const cli_args_t *args, cli_job_t *job,
     cli_progress_init(&progress, "convert --reverse");
     heft_convert_opts_t opts = options_of(args, &progress);
     opts.reverse = 1;
-    opts.exceptions = job->exceptions;
-    opts.n_exceptions = job->n_exceptions;
+    opts.exceptions = job->is_traced ? job->recorded : job->exceptions;
+    opts.n_exceptions =
+        job->is_traced ? heft_contract_get_n_exceptions(job->contract.contract) : job->n_exceptions;
     opts.names = job->source.manifest;
     heft_status_t status =
         heft_convert_reverse(job->plan, ranks, job->n_tapes, dst, &opts, &job->err);
@@ -235,9 +239,10 @@ static const cli_operand_t operands[] = {
 };
 
 static const cli_option_t options[] = {
-    CLI_OPT_RECIPE(true),
+    CLI_OPT_RECIPE(false),
     CLI_OPT_LET,
     CLI_OPT_CONFIG,
+    CLI_OPT_CONTRACT,
     CLI_OPT_RANK,
     { .name = "reverse",
       .kind = CLI_FLAG,

@@ -202,7 +202,8 @@ static const cli_operand_t operands[] = {
 };
 
 static const cli_option_t options[] = {
-    CLI_OPT_RECIPE(true), CLI_OPT_LET, CLI_OPT_CONFIG, CLI_OPT_RANK, CLI_OPT_JSON,
+    CLI_OPT_RECIPE(false), CLI_OPT_LET,  CLI_OPT_CONFIG,
+    CLI_OPT_CONTRACT,      CLI_OPT_RANK, CLI_OPT_JSON,
 };
 
 const cli_command_t cli_cmd_explain = {

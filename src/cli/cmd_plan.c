@@ -135,10 +135,18 @@ static int print_manifest(const cli_args_t *args, cli_job_t *job)
         return cli_fail(args, CLI_USAGE, "--manifest is of one rank of %u: --rank is needed",
                         job->n_ranks);
     }
-    heft_status_t status = heft_recipe_synthesize(job->recipe, job->bindings, job->first_rank,
-                                                  job->source.manifest, NULL, &manifest, &job->err);
+    heft_status_t status = HEFT_OK;
+    const heft_manifest_t *shown = NULL;
+    if (job->is_traced) {
+        const heft_contract_t *c = job->contract.contract;
+        shown = heft_contract_get_destination(c, job->first_rank - heft_contract_get_first_rank(c));
+    } else {
+        status = heft_recipe_synthesize(job->recipe, job->bindings, job->first_rank,
+                                        job->source.manifest, NULL, &manifest, &job->err);
+        shown = manifest;
+    }
     if (status == HEFT_OK) {
-        status = heft_manifest_encode(manifest, &text, &job->err);
+        status = heft_manifest_encode(shown, &text, &job->err);
     }
     (void)fputs(text != NULL ? text : "", stdout);
     heft_string_free(text);
@@ -176,9 +184,10 @@ static const cli_operand_t operands[] = {
 };
 
 static const cli_option_t options[] = {
-    CLI_OPT_RECIPE(true),
+    CLI_OPT_RECIPE(false),
     CLI_OPT_LET,
     CLI_OPT_CONFIG,
+    CLI_OPT_CONTRACT,
     CLI_OPT_RANK,
     { .name = "pieces", .kind = CLI_FLAG, .help = "List every piece, in destination order." },
     { .name = "manifest",

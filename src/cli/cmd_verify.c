@@ -92,8 +92,9 @@ static int verify_rank(const cli_args_t *args, cli_job_t *job, uint32_t i, json_
 
 static int verify_files(const cli_args_t *args)
 {
-    if (args->n_operands != 2 || !cli_has(args, "recipe")) {
-        return cli_fail(args, CLI_USAGE, "SRC, DST and --recipe are needed, or --live");
+    if (args->n_operands != 2 || (!cli_has(args, "recipe") && !cli_has(args, "contract"))) {
+        return cli_fail(args, CLI_USAGE,
+                        "SRC, DST and --recipe (or --contract) are needed, or --live");
     }
     cli_job_t job;
     cli_job_init(&job);
@@ -121,8 +122,8 @@ static int run(const cli_args_t *args)
     if (!cli_has(args, "live")) {
         return verify_files(args);
     }
-    if (args->n_operands > 0 || cli_has(args, "recipe")) {
-        return cli_fail(args, CLI_USAGE, "--live takes neither SRC, DST nor --recipe");
+    if (args->n_operands > 0 || cli_has(args, "recipe") || cli_has(args, "contract")) {
+        return cli_fail(args, CLI_USAGE, "--live takes neither SRC, DST, --recipe nor --contract");
     }
     if (cli_url(args) == NULL) {
         return cli_fail(args, CLI_USAGE, "--live needs --url URL");
@@ -145,6 +146,7 @@ static const cli_option_t options[] = {
     CLI_OPT_RECIPE(false),
     CLI_OPT_LET,
     CLI_OPT_CONFIG,
+    CLI_OPT_CONTRACT,
     CLI_OPT_RANK,
     { .name = "live",
       .kind = CLI_FLAG,
