@@ -11,7 +11,7 @@ from heft._handles import Handle, call, encode, error_of, new_error, take_text, 
 from heft._native import ffi, lib
 from heft.exceptions import Exception_, exception_of, new_exceptions
 from heft.manifest import Manifest
-from heft.plan import Report, take_report
+from heft.plan import Plan, Report, take_report
 from heft.recipe import Bindings, Issues, Recipe
 from heft.tape import Tape
 
@@ -154,6 +154,18 @@ class Contract(Handle):
             raise error_of(status, err, report=found)
         return _take_drift(out[0])
 
+    def plan(self) -> Plan:
+        """The plan of the mapping, made and proven from what is in here.
+
+        DigestError: this heft comes to other plans than the contract records.
+        """
+        out, report, err = ffi.new("heft_plan_t **"), ffi.new("heft_report_t **"), new_error()
+        status = lib.heft_contract_plan(self.pointer, out, report, err)
+        found = take_report(report[0])
+        if status:
+            raise error_of(status, err, report=found)
+        return Plan._adopt(out[0], found)
+
     def compare(self, other: Contract) -> Drift:
         """What differs from this contract to another."""
         out = ffi.new("heft_drift_t **")
@@ -172,6 +184,34 @@ class Contract(Handle):
     @property
     def has_mapping(self) -> bool:
         return bool(lib.heft_contract_has_mapping(self.pointer))
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether the mapping is what a loader was traced to do: there are tapes, and no recipe."""
+        return bool(lib.heft_contract_is_traced(self.pointer))
+
+    @property
+    def tapes(self) -> list[Tape]:
+        """What the loader of each rank does, in normal form; none of a recipe."""
+        n = self.n_ranks if self.is_traced else 0
+        return [Tape._borrow(lib.heft_contract_get_tape(self.pointer, i), self) for i in range(n)]
+
+    @property
+    def first_rank(self) -> int:
+        """The number of the first rank: 0, but of some ranks of a traced loader."""
+        return int(lib.heft_contract_get_first_rank(self.pointer))
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether other ranks belong to the destination, too."""
+        return bool(lib.heft_contract_is_partial(self.pointer))
+
+    @property
+    def attrs(self) -> dict[str, str]:
+        """What the loader was traced under."""
+        n = lib.heft_contract_get_n_attrs(self.pointer)
+        found = (lib.heft_contract_get_attr(self.pointer, i) for i in range(n))
+        return {text_of(one.key): text_of(one.value) for one in found}
 
     @property
     def recipe_name(self) -> str | None:
@@ -197,16 +237,6 @@ class Contract(Handle):
 
     def rank_digest(self, rank: int = 0) -> str | None:
         return _text_or_none(lib.heft_contract_get_rank_digest(self.pointer, rank))
-
-    @property
-    def first_rank(self) -> int:
-        """The number of the first rank: 0, but of some ranks of a traced loader."""
-        return int(lib.heft_contract_get_first_rank(self.pointer))
-
-    def destination(self, rank: int = 0) -> Manifest | None:
-        """The destination's manifest of one rank, where one was given."""
-        pointer = lib.heft_contract_get_destination(self.pointer, rank)
-        return None if pointer == ffi.NULL else Manifest._borrow(pointer, self)
 
     @property
     def exceptions(self) -> list[Exception_]:

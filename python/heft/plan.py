@@ -176,12 +176,16 @@ class Plan(Handle):
         found = take_report(report[0])
         if status:
             raise error_of(status, err, report=found)
+        return cls._adopt(out[0], found)
+
+    @classmethod
+    def _adopt(cls, pointer: Any, report: Report | None) -> Plan:
+        assert report is not None
         self = cls()
-        self._own(out[0], lib.heft_plan_destroy)
+        self._own(pointer, lib.heft_plan_destroy)
         self._info = ffi.new("heft_plan_info_t *")
         lib.heft_plan_query(self.pointer, self._info)
-        assert found is not None
-        self.report = found
+        self.report = report
         return self
 
     @property
@@ -307,6 +311,14 @@ class Plan(Handle):
         """The group of a parameter, or None where nothing writes it."""
         group = lib.heft_plan_get_param_group(self.pointer, rank, param)
         return None if group == GROUP_NONE else int(group)
+
+    def n_kept(self, param: int, rank: int = 0) -> int:
+        """Elements of a parameter with pieces that no piece writes: they keep what they hold."""
+        return int(lib.heft_plan_get_n_kept(self.pointer, rank, param))
+
+    def leaves_out(self, source: int) -> bool:
+        """Whether nothing uses a source because a recipe of a chain ignores what it would make."""
+        return bool(lib.heft_plan_leaves_out(self.pointer, source))
 
     def opaques(self, rank: int = 0) -> list[Opaque]:
         """The operations of a rank that are not folded, in the order in which they run."""

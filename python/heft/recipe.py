@@ -141,6 +141,29 @@ class Recipe(Handle):
         return cls._make(lib.heft_recipe_load_all, encode_path(name_or_path))
 
     @classmethod
+    def chain(cls, recipes: Sequence[Recipe]) -> Recipe:
+        """Several as one: each reads what the one before it makes, which is never there.
+
+        A binding is taken by every recipe that declares it, "NAME.binding" by that one alone.
+        """
+        pointers = ffi.new("heft_recipe_t *[]", [recipe.pointer for recipe in recipes] or 1)
+        out = ffi.new("heft_recipe_t **")
+        call(lib.heft_recipe_chain, pointers, len(recipes), out)
+        self = cls()
+        self._own(out[0], lib.heft_recipe_destroy)
+        return self
+
+    @property
+    def parts(self) -> list[Recipe]:
+        """The recipes of a chain, in order; of any other, the recipe itself."""
+        found = []
+        for i in range(lib.heft_recipe_get_n_parts(self.pointer)):
+            part = type(self)()
+            part._own(lib.heft_recipe_get_part(self.pointer, i), None, self)
+            found.append(part)
+        return found
+
+    @classmethod
     def _make(cls, function: Any, *args: Any) -> Recipe:
         issues, out, err = Issues(), ffi.new("heft_recipe_t **"), new_error()
         issues.check(function(*args, issues.pointer, out, err), err)

@@ -121,8 +121,8 @@ class Tape(Handle):
         call(lib.heft_tape_create, out)
         self._take(out[0])
 
-    def _take(self, pointer: Any) -> None:
-        self._own(pointer, lib.heft_tape_destroy)
+    def _take(self, pointer: Any, *parents: Handle) -> None:
+        self._own(pointer, None if parents else lib.heft_tape_destroy, *parents)
         self._dsts = _Views(1)
         self._srcs = _Views(lib.HEFT_MAX_SOURCES)
         self._ops = ffi.new("heft_op_t[]", lib.HEFT_MAX_OPS)
@@ -158,6 +158,13 @@ class Tape(Handle):
     def _check(self, status: int) -> None:
         if status:
             raise error_of(status, self._err)
+
+    @classmethod
+    def _borrow(cls, pointer: Any, parent: Handle) -> Tape:
+        """One that belongs to a contract, which lives as long as it is used. Not to be added to."""
+        self = cls.__new__(cls)
+        self._take(pointer, parent)
+        return self
 
     def add_buffer(self, kind: BufferKind, name: str, dtype: DType, shape: Sequence[int]) -> int:
         """Add a buffer of this logical shape; its id. Sources and parameters have unique names."""

@@ -274,6 +274,32 @@ def test_parameters_that_move_are_located_or_named(coordinator: Coordinator) -> 
         assert_holds(params, expected(source))
 
 
+def test_an_engines_own_loader_is_given_what_it_needs(coordinator: Coordinator) -> None:
+    tape = heft.Tape()
+    src = tape.add_buffer(heft.BufferKind.SOURCE, "w", heft.DType.F32, (4,))
+    dst = tape.add_buffer(heft.BufferKind.PARAM, "p", heft.DType.F32, (4,))
+    line = ((4,), (1,))
+    tape.opaque("engine.sort", [heft.View(dst, 0, *line)], [heft.View(src, 0, *line)], "loader:7")
+    source = {"w": np.array([3, 1, 2, 0], np.float32)}
+    contract = Contract.of_tapes(manifest_of(source), [tape])
+    params = {"p": np.zeros(4, np.float32)}
+    given: list[dict[str, tuple[heft.DType, tuple[int, ...]]]] = []
+
+    def load(inputs: dict[str, heft.Memory]) -> None:
+        given.append({name: (one.dtype, one.shape) for name, one in inputs.items()})
+        params["p"][...] = np.sort(np.frombuffer(inputs["w"].bytes, np.float32))
+
+    def make(hooks: Hooks) -> Subscriber:
+        return Subscriber.from_contract(coordinator.url, contract, params, hooks=hooks)
+
+    with pytest.raises(errors.UnsupportedError, match=r"engine\.sort"):
+        make(Hooks())
+    with Engine(make, Hooks(load=load)), Publisher(coordinator.url, source) as publisher:
+        publisher.push(1)
+        np.testing.assert_array_equal(params["p"], [0, 1, 2, 3])
+    assert given == [{"w": (heft.DType.F32, (4,))}]
+
+
 def test_a_fleet_that_does_not_fit_is_refused_in_preflight(coordinator: Coordinator) -> None:
     source = tensors()
     del source["layers.1.up"]

@@ -136,6 +136,52 @@ def test_a_contract_is_kept_checked_and_compared() -> None:
     assert read.destination() is None
 
 
+def test_a_chain_reads_what_the_recipe_before_it_makes() -> None:
+    first = Recipe.parse('"a" [x, y] -> "m" [y, x]\n', "first")
+    second = Recipe.parse('"m" [y, x] -> "b" [(y x)]\n', "second")
+    chain = Recipe.chain([first, second])
+    first.close()
+    assert [part.name for part in chain.parts] == ["first", "second"]
+    a, b = np.arange(12, dtype=np.float32).reshape(3, 4), np.zeros(12, np.float32)
+    plan = chain.plan(Bindings(), manifest_of({"a": a}))
+    heft.execute(plan, {"a": a}, {"b": b})
+    np.testing.assert_array_equal(b, a.T.ravel())
+    assert not plan.leaves_out(0)
+
+
+def traced() -> heft.Tape:
+    tape = heft.Tape()
+    src = tape.add_buffer(heft.BufferKind.SOURCE, "w", heft.DType.F32, (4, 6))
+    dst = tape.add_buffer(heft.BufferKind.PARAM, "p", heft.DType.F32, (6, 4))
+    tape.copy(heft.View.contiguous(dst, (6, 4)), heft.View(src, 0, (6, 4), (1, 6)), "loader:1")
+    return tape
+
+
+def test_a_contract_of_tapes_holds_what_a_loader_does() -> None:
+    manifest = manifest_of({"w": np.zeros((4, 6), np.float32), "rope": np.zeros(2, np.float32)})
+    with pytest.raises(errors.ProofError, match="rope"):
+        Contract.of_tapes(manifest, [traced()])
+    excuse = heft.Exception_(heft.ExceptionKind.UNUSED, "rope", "computed")
+    contract = Contract.of_tapes(
+        manifest, [traced()], exceptions=[excuse], attrs={"platform": "cpu", "tp_rank": "0"}
+    )
+    read = Contract.from_json(contract.to_json())
+    assert read.is_traced
+    assert (read.first_rank, read.n_ranks, read.is_partial) == (0, 1, False)
+    assert read.attrs == {"platform": "cpu", "tp_rank": "0"}
+    assert read.recipe_name is read.bindings is None
+    assert [one.reason for one in read.exceptions] == ["computed"]
+    destination = read.destination()
+    assert destination is not None
+    assert destination.names == ["p"]
+    assert read.check() == ()
+    (tape,), plan = read.tapes, read.plan()
+    read.close()
+    assert [tape.query_buffer(i).name for i in range(tape.n_buffers)] == ["rope", "w", "p"]
+    assert plan.digest == contract.plan_digest
+    assert (plan.report.n_errors, plan.n_kept(0)) == (0, 0)
+
+
 def test_a_refused_contract_has_the_report() -> None:
     source = tensors()
     source["stray"] = np.zeros(3, np.float32)
