@@ -99,6 +99,16 @@ class Owned:
         with _counting:
             self._n_users += 1
 
+    def keep_instead(self, *kept: Any) -> None:
+        """What is borrowed from now on, in the place of what was."""
+        for other in kept:
+            if isinstance(other, Owned):
+                other.use()
+        before, self._kept = self._kept, kept
+        for other in before:
+            if isinstance(other, Owned):
+                other.drop()
+
     def drop(self) -> None:
         with _counting:
             self._n_users -= 1

@@ -238,6 +238,11 @@ class Contract(Handle):
     def rank_digest(self, rank: int = 0) -> str | None:
         return _text_or_none(lib.heft_contract_get_rank_digest(self.pointer, rank))
 
+    def destination(self, rank: int = 0) -> Manifest | None:
+        """The destination's manifest of one rank, where one was given."""
+        pointer = lib.heft_contract_get_destination(self.pointer, rank)
+        return None if pointer == ffi.NULL else Manifest._borrow(pointer, self)
+
     @property
     def exceptions(self) -> list[Exception_]:
         """The exceptions that hold."""

@@ -12,7 +12,7 @@ from heft._native import ffi, lib
 from heft.contract import Contract
 from heft.dtypes import DType, shape_of
 from heft.errors import HeftError
-from heft.manifest import Manifest, TensorInfo
+from heft.manifest import Manifest
 from heft.memory import Memory
 from heft.options import new_options
 from heft.publisher import Member, manifest_of
@@ -32,34 +32,35 @@ class Hooks(NamedTuple):
     load: Callable[[dict[str, Memory]], Any] | None = None  # the engine's own loader
 
 
-class _Live:
-    """What C reads and calls while a subscriber lives: parameters and hooks."""
+class _Params:
+    """Where the parameters lie, in the arrays that C reads."""
 
-    def __init__(self, infos: list[TensorInfo], params: Mapping[str, Any], hooks: Hooks) -> None:
-        self.infos = infos
-        self.index = {info.name: i for i, info in enumerate(infos)}
-        self.array = ffi.new("heft_param_t[]", max(len(infos), 1))
-        self.pointers = ffi.new("void *[]", max(len(infos), 1))
-        self.kept: list[Any] = [None] * len(infos)
-        self.functions = hooks
-        self.raised: BaseException | None = None
-        self.why = ffi.NULL
-        self.handle = ffi.new_handle(self)
+    def __init__(
+        self, manifest: Manifest, params: Mapping[str, Any], recorded: Iterable[str] = ()
+    ) -> None:
+        self.infos = list(manifest)
+        self.index = {info.name: i for i, info in enumerate(self.infos)}
+        self.array = ffi.new("heft_param_t[]", max(len(self.infos), 1))
+        self.pointers = ffi.new("void *[]", max(len(self.infos), 1))
+        self.kept: list[Any] = [None] * len(self.infos)
         missing = self.index.keys() - params.keys()
         if missing:
             n = len(missing)
             raise argument_error(f'parameter "{min(missing)}" has no memory ({n} such names)')
         self.put(params)
-        self.hooks, self._kept_hooks = self._new_hooks()
+        for name in recorded:
+            self.array[self._find(name)].flags |= lib.HEFT_PARAM_RECORDED
+
+    def _find(self, name: str) -> int:
+        if name not in self.index:
+            raise argument_error(f'"{name}" is no parameter')
+        return self.index[name]
 
     def put(self, params: Mapping[str, Any]) -> None:
         """Where parameters lie; nothing changes unless all of them can be used."""
-        unknown = params.keys() - self.index.keys()
-        if unknown:
-            raise argument_error(f'"{min(unknown)}" is no parameter ({len(unknown)} such names)')
         found = []
         for name, tensor in params.items():
-            info = self.infos[self.index[name]]
+            info = self.infos[self._find(name)]
             shape = memory.storage_shape(info.dtype, info.shape)
             found.append((name, memory.strided(tensor, name, info.dtype, shape, writable=True)))
         for name, one in found:
@@ -69,28 +70,33 @@ class _Live:
             self.pointers[i] = one.pointer
             self.kept[i] = (one, strides)
 
-    def record(self, names: Iterable[str]) -> None:
-        """Parameters that the engine changes after a flip."""
-        for name in names:
-            if name not in self.index:
-                raise argument_error(f'"{name}" is no parameter')
-            self.array[self.index[name]].flags |= lib.HEFT_PARAM_RECORDED
 
-    def _new_hooks(self) -> tuple[Any, Any]:
+class _Live:
+    """What C reads and calls while a subscriber lives: parameters and hooks."""
+
+    def __init__(self, params: _Params, hooks: Hooks) -> None:
+        self.params = params
+        self.functions = hooks
+        self.raised: BaseException | None = None
+        self.why = ffi.NULL
+        self.handle = ffi.new_handle(self)
+        self.hooks = self._new_hooks()
+
+    def _new_hooks(self) -> Any:
         out = ffi.new("heft_hooks_t *")
         out.size, out.arg = ffi.sizeof("heft_hooks_t"), self.handle
         for name in Hooks._fields:
             if getattr(self.functions, name) is not None:
                 setattr(out, name, getattr(lib, f"heft_py_{name}"))
         out.explain = lib.heft_py_explain
-        return out, self.handle
+        return out
 
     def run(self, name: str, *args: Any) -> int:
         """Call a hook for C; what it raises is kept for poll() and for the round's result."""
         try:
             found = getattr(self.functions, name)(*args)
             if name == "locate":
-                self.put(found or {})
+                self.params.put(found or {})
             return 0
         except BaseException as raised:
             self.raised = raised
@@ -147,6 +153,14 @@ def _input_of(i: Any) -> Memory:
     return memory.of_address(int(ffi.cast("uintptr_t", i.data)), dtype, shape)
 
 
+def _declared(contract: Contract, manifest: Manifest | None, rank: int) -> Manifest:
+    """What the engine declares; else what the contract does of this rank."""
+    found = manifest if manifest is not None else contract.destination(rank - contract.first_rank)
+    if found is None:
+        raise argument_error(f"the contract has no manifest of rank {rank}: give one")
+    return found
+
+
 class Subscriber(Handle):
     """One destination rank. Its parameters are written inside a flip only. One thread at a time.
 
@@ -159,9 +173,10 @@ class Subscriber(Handle):
                 ...  # the coordinator cannot be reached now; or: wait for a round that refills
     """
 
-    __slots__ = ("_live", "manifest")
+    __slots__ = ("_live", "_rank", "manifest")
     _borrowing = ("_live",)
     _live: _Live
+    _rank: int
     manifest: Manifest
 
     @classmethod
@@ -185,18 +200,19 @@ class Subscriber(Handle):
         """
         self = cls()
         self.manifest = manifest if manifest is not None else manifest_of(params, "destination")
-        self._live = _Live(list(self.manifest), params, hooks)
-        for one, _ in self._live.kept:
+        memories = _Params(self.manifest, params)
+        for one, _ in memories.kept:
             if not one.is_contiguous:
                 raise argument_error(
                     "a subscriber by a recipe takes contiguous memory: use a contract"
                 )
+        self._live = _Live(memories, hooks)
         values = {"url": url, "in_place": in_place, "buffer_bytes": buffer_bytes}
         self._register(
             {**values, **member._asdict()},
             lib.heft_subscriber_create,
             (recipe, bindings, self.manifest),
-            self._live.pointers,
+            memories.pointers,
         )
         return self
 
@@ -220,27 +236,59 @@ class Subscriber(Handle):
         parameters that the engine changes after a flip, whose digests are taken from memory then.
         """
         self = cls()
-        declared = manifest
-        if declared is None:
-            declared = contract.destination(member.rank - contract.first_rank)
-        if declared is None:
-            raise argument_error(f"the contract has no manifest of rank {member.rank}: give one")
-        self.manifest = declared
-        self._live = _Live(list(declared), params, hooks)
-        self._live.record(recorded)
+        self.manifest = declared = _declared(contract, manifest, member.rank)
+        memories = _Params(declared, params, recorded)
+        self._live = _Live(memories, hooks)
         values = {"url": url, "in_place": in_place, "buffer_bytes": buffer_bytes}
         self._register(
             {**values, **member._asdict()},
             lib.heft_subscriber_create_contract,
             (contract, declared),
-            self._live.array,
+            memories.array,
         )
         return self
+
+    def renew(
+        self,
+        contract: Contract,
+        params: Mapping[str, Any],
+        *,
+        manifest: Manifest | None = None,
+        recorded: Iterable[str] = (),
+    ) -> None:
+        """The engine has another layout now: take these in the place of the old ones.
+
+        On the thread that polls, between rounds (BusyError inside of one). The member stays in the
+        fleet and serves nothing until a round has brought it to a version. After a failure all is
+        as it was, but for PeerError and TimeoutError: the new layout stands, and the coordinator
+        hears of it once it can be reached.
+        """
+        declared = _declared(contract, manifest, self._rank)
+        with exclusive(self) as pointer:
+            live, memories = self._live, _Params(declared, params, recorded)
+            try:
+                call(
+                    lib.heft_subscriber_renew,
+                    pointer,
+                    contract.pointer,
+                    declared.pointer,
+                    memories.array,
+                )
+            except HeftError as error:
+                if error.status in (lib.HEFT_ERR_PEER, lib.HEFT_ERR_TIMEOUT):
+                    self._take(live, contract, declared, memories)
+                raise
+            self._take(live, contract, declared, memories)
+
+    def _take(self, live: _Live, contract: Contract, declared: Manifest, memories: _Params) -> None:
+        live.params, self.manifest = memories, declared
+        self.owned.keep_instead(contract.owned, declared.owned, live)
 
     def _register(
         self, values: Mapping[str, Any], function: Any, parents: tuple[Handle, ...], params: Any
     ) -> None:
         opts, kept = new_options("heft_subscriber_opts_t", {**values, "hooks": self._live.hooks})
+        self._rank = values["rank"]
         out = ffi.new("heft_subscriber_t **")
         call(function, opts, *(parent.pointer for parent in parents), params, out)
         del kept

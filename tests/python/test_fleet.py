@@ -281,7 +281,7 @@ def test_an_engines_own_loader_is_given_what_it_needs(coordinator: Coordinator) 
     line = ((4,), (1,))
     tape.opaque("engine.sort", [heft.View(dst, 0, *line)], [heft.View(src, 0, *line)], "loader:7")
     source = {"w": np.array([3, 1, 2, 0], np.float32)}
-    contract = Contract.of_tapes(manifest_of(source), [tape])
+    contract = Contract.create(manifest_of(source), tapes=[tape])
     params = {"p": np.zeros(4, np.float32)}
     given: list[dict[str, tuple[heft.DType, tuple[int, ...]]]] = []
 
@@ -298,6 +298,32 @@ def test_an_engines_own_loader_is_given_what_it_needs(coordinator: Coordinator) 
         publisher.push(1)
         np.testing.assert_array_equal(params["p"], [0, 1, 2, 3])
     assert given == [{"w": (heft.DType.F32, (4,))}]
+
+
+def test_an_engine_takes_another_layout_without_leaving(coordinator: Coordinator) -> None:
+    source = tensors()
+    recipe = Recipe.parse(RECIPE, "toy")
+
+    def layout(tp: int) -> tuple[Contract, dict[str, np.ndarray]]:
+        bindings = Bindings({"tp": tp})
+        made = [recipe.synthesize(bindings, manifest_of(source), rank=r) for r in range(tp)]
+        contract = Contract.create(manifest_of(source), recipe, bindings, made)
+        return contract, zeros_like(expected(source, tp))
+
+    (contract, params), (new_contract, new_params) = layout(2), layout(1)
+    gone = weakref.ref(params["embed"])
+    subscriber = Subscriber.from_contract(coordinator.url, contract, params)
+    del params
+    with pytest.raises(errors.ShapeError):
+        subscriber.renew(new_contract, zeros_like(expected(source, 2)))
+    gc.collect()
+    assert gone() is not None
+    subscriber.renew(new_contract, new_params)
+    gc.collect()
+    assert gone() is None
+    with Engine(lambda hooks: subscriber), Publisher(coordinator.url, source) as publisher:
+        publisher.push(1)
+        assert_holds(new_params, expected(source))
 
 
 def test_a_fleet_that_does_not_fit_is_refused_in_preflight(coordinator: Coordinator) -> None:

@@ -160,10 +160,10 @@ def traced() -> heft.Tape:
 def test_a_contract_of_tapes_holds_what_a_loader_does() -> None:
     manifest = manifest_of({"w": np.zeros((4, 6), np.float32), "rope": np.zeros(2, np.float32)})
     with pytest.raises(errors.ProofError, match="rope"):
-        Contract.of_tapes(manifest, [traced()])
+        Contract.create(manifest, tapes=[traced()])
     excuse = heft.Exception_(heft.ExceptionKind.UNUSED, "rope", "computed")
-    contract = Contract.of_tapes(
-        manifest, [traced()], exceptions=[excuse], attrs={"platform": "cpu", "tp_rank": "0"}
+    contract = Contract.create(
+        manifest, tapes=[traced()], exceptions=[excuse], attrs={"platform": "cpu", "tp_rank": "0"}
     )
     read = Contract.from_json(contract.to_json())
     assert read.is_traced
