@@ -77,6 +77,21 @@ static heft_status_t refuse_line(const heft_recipe_t *chain, uint32_t line, cons
                               err, "%s", what);
 }
 
+/* ---- what is wrong ---- */
+
+heft_status_t heft__chain_end(const heft_recipe_t *recipe, heft_issues_t *issues, uint32_t n_said,
+                              heft_status_t status, const heft_error_t *error, heft_error_t *err)
+{
+    heft__faults_t faults;
+    if (status == HEFT_OK) {
+        return HEFT_OK;
+    }
+    bool is_said = heft__chain_n_said(issues) > n_said;
+    heft__faults_init(&faults, recipe, is_said ? NULL : issues, false);
+    (void)heft__faults_take(&faults, status, error);
+    return heft__faults_status(&faults, err);
+}
+
 /* ---- parsing ---- */
 
 static heft_status_t add_part(heft_recipe_t *chain, heft__span_t name, heft__span_t text,
@@ -164,8 +179,13 @@ static heft_status_t gather(heft_recipe_t *chain, heft_error_t *err)
 heft_status_t heft__chain_parse(heft_recipe_t *chain, size_t n, heft_issues_t *issues,
                                 heft_error_t *err)
 {
-    heft_status_t status = parse_parts(chain, n, issues, err);
-    return status == HEFT_OK ? gather(chain, err) : status;
+    heft_error_t inner = HEFT_ERROR_INIT;
+    const uint32_t n_said = heft__chain_n_said(issues);
+    heft_status_t status = parse_parts(chain, n, issues, &inner);
+    if (status == HEFT_OK) {
+        status = gather(chain, &inner);
+    }
+    return heft__chain_end(chain, issues, n_said, status, &inner, err);
 }
 
 /* ---- making one ---- */

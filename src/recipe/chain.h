@@ -22,6 +22,17 @@ bool heft__chain_is_chain(const char *text, size_t n);
 heft_status_t heft__chain_parse(heft_recipe_t *chain, size_t n, heft_issues_t *issues,
                                 heft_error_t *err);
 
+/* How many errors are listed already. */
+static inline uint32_t heft__chain_n_said(const heft_issues_t *issues)
+{
+    return issues != NULL ? heft_issues_get_n_errors(issues) : 0;
+}
+
+/* What came of working on a chain: an error that none of its recipes has listed (n_said: before) is
+ * listed as the chain's. */
+heft_status_t heft__chain_end(const heft_recipe_t *recipe, heft_issues_t *issues, uint32_t n_said,
+                              heft_status_t status, const heft_error_t *error, heft_error_t *err);
+
 /* What the public functions do for a chain. */
 heft_status_t heft__chain_compile(const heft_recipe_t *recipe, const heft_bindings_t *bindings,
                                   uint32_t rank, const heft_manifest_t *source,

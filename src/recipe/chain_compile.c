@@ -158,13 +158,15 @@ heft_status_t heft__chain_compile(const heft_recipe_t *recipe, const heft_bindin
                                   heft_error_t *err)
 {
     heft__chain_t c;
-    heft_status_t status = heft__chain_open(&c, recipe, bindings, err);
+    heft_error_t inner = HEFT_ERROR_INIT;
+    const uint32_t n_said = heft__chain_n_said(issues);
+    heft_status_t status = heft__chain_open(&c, recipe, bindings, &inner);
     if (status == HEFT_OK) {
         status =
-            compile_from(&c, 0, rank, source, destination, issues, tape_out, manifest_out, err);
+            compile_from(&c, 0, rank, source, destination, issues, tape_out, manifest_out, &inner);
         heft__chain_close(&c);
     }
-    return status;
+    return heft__chain_end(recipe, issues, n_said, status, &inner, err);
 }
 
 heft_status_t heft__chain_count_ranks(const heft_recipe_t *recipe, const heft_bindings_t *bindings,

@@ -9,7 +9,8 @@ import unittest
 
 from cli_maxtext import GOLDEN, Tree
 from cli_megatron import DEEPSEEK, LLAMA, MOE, QWEN3, pack
-from cli_support import Case, read_checkpoint, write_safetensors
+from cli_rounds import Process
+from cli_support import Case, read_checkpoint, run, write_safetensors
 from megatron_layout import full_layout, hf_model, shards
 
 MAXTEXT = {
@@ -277,6 +278,37 @@ class Words(ChainTest):
         two = self.recipe("two", '"rank-{r}.b" [i] -> "c" [({1 - r}:2 i)]\n')
         self.heft("convert", self.model, self.dir / "out", "--recipe", one, "--recipe", two)
         self.assertEqual(struct.unpack("<4f", read_checkpoint(self.dir / "out")["c"][2]), (3, 4, 1, 2))
+
+
+class Rounds(ChainTest):
+    """A fleet whose destinations come by a chain."""
+
+    def test_a_round_delivers_what_the_chain_makes(self):
+        one = self.dir / "one.heft"
+        two = self.dir / "two.heft"
+        one.write_text('"a{i}" [k] -> "b" [k]\nequal "b" because "copies"\n')
+        two.write_text('ranks 2 as r\n"b" [({r}:2 k)] -> "c" [k]\n')
+        words = ["--recipe", one, "--recipe", two]
+        models = {}
+        for name, copies in (("good", ((1, 2, 3, 4),) * 2), ("bad", ((5, 6, 7, 8), (5, 6, 7, 9)))):
+            models[name] = self.dir / name
+            models[name].mkdir()
+            tensors = {f"a{i}": ("F32", (4,), struct.pack("<4f", *values)) for i, values in enumerate(copies)}
+            write_safetensors(models[name] / "model.safetensors", tensors)
+        coordinator = Process(self, "coordinator", "--port-file", self.dir / "port", "--contact-ms", "5000")
+        url = coordinator.wait_line(lambda line: line.startswith("http://"))
+        for rank in range(2):
+            serve = ("serve", "--url", url, *words, "--model", models["good"], "--rank", rank, "--json")
+            Process(self, *serve).wait_event("registered")
+        push = ("--url", url, "--wait-for", "2", "--version")
+        self.assertEqual(self.json("push", models["good"], *push, 1)["state"], "committed")
+        live = self.json("verify", "--live", "--url", url)
+        self.assertEqual([member["match"] for member in live["live"]], [True, True])
+        # copies that differ are found where the chain ends, and the version before stays
+        refused = run("push", models["bad"], *push, 2, "--json")
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn('"c"', refused.stderr)
+        self.assertEqual(self.json("status", "--url", url)["committed_version"], 1)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ PyTorch, safetensors and the package heft.
 
     compare_recipes.py ENGINE [--heft COMMAND] [--family NAME]... [--record FOLDER]
 
---record keeps, for each family, the checkpoint's names and a digest of every rank that agreed, which
-is what tests/e2e/cli_engine_golden.py compares with where there is no engine.
+--record keeps, for each family, the checkpoint's names and a digest of every rank that agreed, with
+which tests/e2e/cli_engine_golden.py compares where there is no engine.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ QWEN35_MOE = Family(
 
 
 class Row(NamedTuple):
-    """One family on one engine: the recipe, its lets, whether experts may be dealt to ranks, and the
-    most ranks there may be. published: experts in one tensor, names inside the model with vision."""
+    """One family on one engine: the recipe, its lets, whether experts may be dealt to ranks, and how
+    many ranks there may be. published: experts in one tensor, names inside the model with vision."""
 
     family: Family
     recipe: str
