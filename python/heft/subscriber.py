@@ -193,7 +193,7 @@ class Subscriber(Handle):
         in_place: bool = False,
         buffer_bytes: int = 0,
     ) -> Subscriber:
-        """Register by a recipe. params: by name, contiguous, 64-byte aligned.
+        """Register by a recipe. params: by name, contiguous.
 
         manifest: what the engine declares; None: these names, dtypes and shapes. in_place: no
         staging memory; the engine is paused while the bytes arrive (docs/guide/rounds.md).
