@@ -2,10 +2,11 @@
 #   make          build the command and the library (release)
 #   make demo     the main job on real weights
 #   make test     all tests
+#   make test-engines   real loaders of inference engines: installs them (3 GB)
 BUILD ?= build/release
 JOBS  ?= $(shell nproc)
 
-.PHONY: all setup configure build command demo python-env test bench install clean
+.PHONY: all setup configure build command demo python-env test test-engines bench install clean
 .NOTPARALLEL:
 all: build
 
@@ -32,6 +33,11 @@ python-env: setup
 test: python-env build
 	@echo "== test"
 	@tools/run_tests $(BUILD)
+
+test-engines: python-env configure
+	@ninja -C $(BUILD) -j$(JOBS) heft_python
+	@tools/engines_env
+	@tools/test_engines $(BUILD)
 
 bench: command
 	@$(BUILD)/src/cli/heft bench

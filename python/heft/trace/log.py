@@ -24,6 +24,7 @@ class Buffer:
         "index",
         "is_tensor_attribute",
         "kind",
+        "live",
         "name",
         "names",
         "numel",
@@ -39,6 +40,7 @@ class Buffer:
         self.calls: list[Call] = []  # those that wrote here
         self.shadow: Buffer | None = None  # of a source that the loader wrote into: the copy
         self.names: list[str] = [name] if name else []  # a parameter's own name, then its aliases
+        self.live: torch.Tensor | None = None  # real integers that are configuration (an expert map)
         self.is_tensor_attribute = False  # a module's buffer or plain tensor, not an nn.Parameter
 
     @property

@@ -142,6 +142,7 @@ class Model:
             )
             buffer = self.tracer.new_buffer("param", place.name, base)
             buffer.is_tensor_attribute = place.kind != "parameter"
+            buffer.live = place.tensor if _is_configuration(place) else None
             self._buffers[storage._cdata] = buffer
             self.tracer.bind_storage(place.tensor, buffer)
         return buffer
@@ -216,6 +217,12 @@ class Model:
 
     def restore(self) -> None:
         self._state.restore()
+
+
+def _is_configuration(place: Place) -> bool:
+    """Integers and masks beside the parameters are facts that loaders look up, such as expert maps."""
+    exact = not (place.tensor.dtype.is_floating_point or place.tensor.dtype.is_complex)
+    return exact and place.kind != "parameter" and place.tensor.device.type != "meta"
 
 
 def geometry(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -90,6 +90,8 @@ class Replay:
         return self.tracer.answers.uniform(buffer.name, buffer.dtype)
 
     def _storage(self, buffer: Buffer) -> torch.Tensor:
+        if buffer.live is not None:
+            return over_storage(buffer.live).clone()
         flat = torch.empty(buffer.numel, dtype=buffer.dtype, device="cpu")
         if buffer.kind in ("source", "param"):
             return self.tracer.answers.fill(buffer.name, flat)
@@ -114,6 +116,12 @@ class Replay:
         return tree
 
 
+def over_storage(tensor: torch.Tensor) -> torch.Tensor:
+    """All elements of the storage that a tensor is on, on the CPU."""
+    storage = tensor.untyped_storage()
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage).cpu()
+
+
 def evaluate(tracer: Tracer, refs: list[Ref]) -> list[torch.Tensor]:
     """The values of these tensors as they are now, in this pass."""
     calls, _ = needed_calls([ref.buffer for ref in refs], len(tracer.calls))
@@ -127,7 +135,7 @@ def is_constant(tracer: Tracer, ref: Ref) -> bool:
     """Whether what it holds depends on no source and no parameter, and is small."""
     _, buffers = needed_calls([ref.buffer], len(tracer.calls))
     size = sum(b.numel * b.base.element_size() for b in buffers)
-    return size <= CONSTANT_LIMIT and all(b.kind == "temp" for b in buffers)
+    return size <= CONSTANT_LIMIT and all(b.kind == "temp" or b.live is not None for b in buffers)
 
 
 def value_of_constant(tracer: Tracer, tensor: torch.Tensor) -> torch.Tensor | None:

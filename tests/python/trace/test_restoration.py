@@ -190,3 +190,28 @@ def test_original_parameter_in_a_closure_is_still_traced() -> None:
     traced = heft.trace(model, [("x", F32, (4, 2))])
     assert traced.tape.n_writes == 2
     assert original.tolist() == [[0.0, 0.0]] * 4
+
+
+def test_an_integer_buffer_answers_what_it_holds() -> None:
+    """An expert map beside the parameters: where an expert goes is a fact, not a weight."""
+
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.zeros(2, 3))
+            self.register_buffer("expert_map", torch.tensor([-1, 1, -1, 0], dtype=torch.int32))
+
+        def load_weights(self, weights: Any) -> None:
+            for name, weight in weights:
+                slot = self.expert_map[int(name)].item()
+                if slot >= 0:
+                    self.w.data[slot].copy_(weight)
+
+    model = Experts()
+    traced = heft.trace.trace(model, {str(e): torch.empty(3, device="meta") for e in range(4)})
+    sources = {str(e): torch.full((3,), float(e)) for e in (1, 3)}
+    out = torch.zeros(2, 3)
+    heft.execute(traced.plan(partial=True), sources, {"w": out})
+    assert out.tolist() == [[3.0] * 3, [1.0] * 3]
+    assert traced.reads == []  # a constant: one pass is enough
+    assert model.expert_map.tolist() == [-1, 1, -1, 0]
