@@ -8,6 +8,7 @@ library borrows it. The order in which Python collects wrappers therefore does n
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, TypeVar
@@ -81,7 +82,7 @@ def state_error(message: str) -> errors.HeftError:
 class Owned:
     """One object of the library, and how many wrappers and other objects need it."""
 
-    __slots__ = ("_destroy", "_kept", "_n_users", "lock", "pointer")
+    __slots__ = ("_destroy", "_kept", "_n_users", "_process", "lock", "pointer")
 
     def __init__(
         self, pointer: Any, destroy: Callable[[Any], Any] | None, kept: Iterable[Any]
@@ -89,6 +90,7 @@ class Owned:
         self.pointer = pointer
         self._destroy = destroy
         self._n_users = 1
+        self._process = os.getpid()  # a child that is forked does not own what it inherits
         self.lock = threading.Lock()  # of objects that are confined to one thread at a time
         self._kept = tuple(kept)  # objects, memory and Owned that this one borrows
         for other in self._kept:
@@ -112,7 +114,7 @@ class Owned:
     def drop(self) -> None:
         with _counting:
             self._n_users -= 1
-            if self._n_users > 0:
+            if self._n_users > 0 or self._process != os.getpid():
                 return
         if self._destroy is not None:
             self._destroy(self.pointer)

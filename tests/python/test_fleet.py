@@ -7,6 +7,7 @@ import contextlib
 import gc
 import json
 import logging
+import os
 import threading
 import time
 import urllib.request
@@ -324,6 +325,18 @@ def test_an_engine_takes_another_layout_without_leaving(coordinator: Coordinator
     with Engine(lambda hooks: subscriber), Publisher(coordinator.url, source) as publisher:
         publisher.push(1)
         assert_holds(new_params, expected(source))
+
+
+def test_a_child_that_is_forked_closes_nothing_of_its_parent(coordinator: Coordinator) -> None:
+    source = tensors()
+    with fleet(coordinator.url, source), Publisher(coordinator.url, source) as publisher:
+        child = os.fork()
+        if child == 0:  # what a worker of a data loader does at its end
+            publisher.close()
+            coordinator.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert publisher.push(1).state == "committed"
 
 
 def test_a_fleet_that_does_not_fit_is_refused_in_preflight(coordinator: Coordinator) -> None:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import pathlib
 import time
 import weakref
 
@@ -12,6 +14,8 @@ import pytest
 
 import heft
 from heft import BufferKind, DType, Op, OpCode, Plan, Tape, View, errors
+
+STALE = heft.Exception_(heft.ExceptionKind.UNUSED, "nothing.*", "there is none")
 
 
 def transposing_tape() -> Tape:
@@ -244,6 +248,30 @@ def test_cycles_of_objects_are_collected_in_any_order() -> None:
         node.run = heft.Exec(node.plan, {"p": np.zeros((6, 4), np.float32)})
     del node
     gc.collect()
+
+
+def test_objects_that_are_dropped_give_their_memory_back() -> None:
+    w, p = np.zeros((4, 6), np.float32), np.zeros((6, 4), np.float32)
+
+    def use() -> None:
+        for _ in range(300):
+            plan = Plan.create([transposing_tape()])
+            heft.Exec(plan, {"p": p}, digests=True).run({"w": w})
+            heft.Manifest.create("source", [(f"w.{i}", DType.F32, (4,)) for i in range(30)])
+            with pytest.raises(errors.ProofError):
+                Plan.create([transposing_tape(), transposing_tape()], exceptions=[STALE])
+
+    def resident() -> int:
+        return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf(
+            "SC_PAGE_SIZE"
+        )
+
+    use()  # allocators and caches have what they want
+    before = resident()
+    for _ in range(4):
+        use()
+    grown = resident() - before
+    assert grown < 2 << 20, f"{grown} bytes more after 1200 rounds"
 
 
 def test_a_hundred_thousand_writes_take_seconds() -> None:
