@@ -68,6 +68,70 @@ static void layout_of_a_manifest_is_that_of_its_sizes(void **state)
 enum { N = 7 };
 
 /* Guard bytes around every parameter see a write that goes astray. */
+/* ---- bounded buffers: the parts of a flip in place ---- */
+
+static void parts_keep_order_and_begin_at_multiples_of_256(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft__staging_t layout = { 0 };
+    const int64_t sizes[] = { 100, 100, 300, 50 };
+    EXPECT_STATUS(heft__staging_init(sizes, 4, &layout, &err), HEFT_OK);
+    assert_int_equal(heft__staging_buffer_bytes(&layout, 512), 512);
+    assert_int_equal(heft__staging_part_end(&layout, 0, 512), 2); /* [a, b] */
+    assert_int_equal(heft__staging_part_end(&layout, 2, 512), 3); /* [c] */
+    assert_int_equal(heft__staging_part_end(&layout, 3, 512), 4); /* [d] */
+    assert_int_equal(layout.offsets[1] - layout.offsets[0], 256);
+    assert_int_equal(heft__staging_part_bytes(&layout, 0, 2), 356);
+    heft__staging_fini(&layout);
+}
+
+static void what_is_larger_than_the_buffer_grows_it(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft__staging_t layout = { 0 };
+    const int64_t sizes[] = { 100, 5000, 300 };
+    EXPECT_STATUS(heft__staging_init(sizes, 3, &layout, &err), HEFT_OK);
+    assert_int_equal(heft__staging_buffer_bytes(&layout, 1024), 5120);
+    assert_int_equal(heft__staging_part_end(&layout, 0, 5120), 1); /* 256 + 5000 do not fit */
+    assert_int_equal(heft__staging_part_end(&layout, 1, 5120), 2);
+    heft__staging_fini(&layout);
+}
+
+/* Against filling a buffer by hand. */
+static void parts_are_those_of_filling_by_hand(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    uint64_t rng = heft_test_seed();
+    for (int64_t n_cases = heft_test_cases(2000); n_cases > 0; n_cases--) {
+        int64_t sizes[24];
+        const uint32_t n = (uint32_t)heft_test_random_in(&rng, 1, 24);
+        heft__staging_t layout = { 0 };
+        for (uint32_t i = 0; i < n; i++) {
+            sizes[i] =
+                heft_test_random_in(&rng, 0, 3) == 0 ? 0 : heft_test_random_in(&rng, 1, 1500);
+        }
+        EXPECT_STATUS(heft__staging_init(sizes, n, &layout, &err), HEFT_OK);
+        const int64_t buffer =
+            heft__staging_buffer_bytes(&layout, heft_test_random_in(&rng, 1, 4096));
+        assert_int_equal(buffer % 256, 0);
+        for (uint32_t first = 0; first < n;) {
+            int64_t at = 0;
+            uint32_t end = first;
+            while (end < n && (end == first || at + sizes[end] <= buffer)) {
+                assert_true(at + sizes[end] <= buffer);
+                at = (at + sizes[end] + 255) / 256 * 256;
+                end++;
+            }
+            assert_int_equal(heft__staging_part_end(&layout, first, buffer), end);
+            first = end;
+        }
+        heft__staging_fini(&layout);
+    }
+}
+
 static void copy_out_is_exact_for_any_number_of_threads(void **state)
 {
     (void)state;
@@ -153,6 +217,9 @@ int main(void)
         cmocka_unit_test(beyond_2_to_the_63_is_an_overflow),
         cmocka_unit_test(layout_of_5_gib_keeps_64_bit_offsets),
         cmocka_unit_test(layout_of_a_manifest_is_that_of_its_sizes),
+        cmocka_unit_test(parts_keep_order_and_begin_at_multiples_of_256),
+        cmocka_unit_test(what_is_larger_than_the_buffer_grows_it),
+        cmocka_unit_test(parts_are_those_of_filling_by_hand),
         cmocka_unit_test(copy_out_is_exact_for_any_number_of_threads),
         cmocka_unit_test(digests_are_those_of_each_buffer),
         cmocka_unit_test(init_survives_failed_allocations),
