@@ -155,6 +155,21 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_contract_plan(const heft_contract_t 
                                                           heft_report_t **report_out,
                                                           heft_error_t *err);
 
+/**
+ * The contract of all ranks from contracts of some each, in any order: one manifest, ranks without
+ * a gap and none twice. An exception that several list is one; an attribute that not all have alike
+ * is named after the rank ("rank-2.tp_rank"). All ranks are proven together: with partial 0 every
+ * source element must be used, and an exception that excuses nothing on any rank is stale. The
+ * contracts are borrowed until the merged one is destroyed. HEFT_ERR_MISMATCH: their manifests
+ * differ. HEFT_ERR_ARGUMENT: a rank is missing or there twice; one is of no traced loader. What
+ * heft_contract_create returns, with *report_out as there.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_contract_merge(const heft_contract_t *const *contracts,
+                                                           uint32_t n_contracts, int partial,
+                                                           heft_contract_t **contract_out,
+                                                           heft_report_t **report_out,
+                                                           heft_error_t *err);
+
 #ifdef __cplusplus
 }
 #endif

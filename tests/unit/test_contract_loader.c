@@ -311,6 +311,103 @@ static void one_rank_of_several_is_a_contract_too(void **state)
     close_fixture(&f);
 }
 
+/* Each rank's, as it is traced where it runs. */
+static heft_contract_t *make_rank(fixture_t *f, uint32_t rank, const char *tp_rank)
+{
+    heft_contract_opts_t opts = f->opts;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_contract_t *c = NULL;
+    f->attrs[1] = (heft_contract_attr_t){ "tp_rank", tp_rank };
+    opts.tapes = &f->tapes[rank];
+    opts.n_tapes = 1;
+    opts.n_destinations = 1;
+    opts.first_rank = rank;
+    opts.partial = 1;
+    EXPECT_STATUS(heft_contract_create(f->source, &opts, &c, NULL, &err), HEFT_OK);
+    return c;
+}
+
+static void contracts_of_ranks_become_one(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    fixture_t f;
+    open_fixture(&f, false);
+    heft_contract_t *whole = make(&f);
+    heft_contract_t *parts[2] = { make_rank(&f, 1, "1"), make_rank(&f, 0, "0") };
+    heft_contract_t *merged = NULL;
+    EXPECT_STATUS(
+        heft_contract_merge((const heft_contract_t *const *)parts, 2, 0, &merged, NULL, &err),
+        HEFT_OK);
+    assert_string_equal(heft_contract_get_plan_digest(merged),
+                        heft_contract_get_plan_digest(whole));
+    assert_int_equal(heft_contract_is_partial(merged), 0);
+    assert_int_equal(heft_contract_get_n_exceptions(merged), 2);
+    assert_int_equal(heft_contract_get_n_attrs(merged), 3);
+    assert_string_equal(heft_contract_get_attr(merged, 1)->key, "rank-0.tp_rank");
+    assert_string_equal(heft_contract_get_attr(merged, 2)->value, "1");
+    char *text = encode(merged);
+    heft_contract_destroy(read_back(text));
+    heft_string_free(text);
+    heft_contract_destroy(merged);
+    for (long k = 0;; k++) {
+        int64_t live = heft__alloc_live();
+        merged = NULL;
+        heft__alloc_fail_at(k);
+        heft_status_t status =
+            heft_contract_merge((const heft_contract_t *const *)parts, 2, 0, &merged, NULL, &err);
+        heft__alloc_fail_at(-1);
+        heft_contract_destroy(merged);
+        assert_int_equal(heft__alloc_live(), live);
+        if (status == HEFT_OK) {
+            break;
+        }
+        EXPECT_STATUS(status, HEFT_ERR_NOMEM);
+    }
+    heft_contract_destroy(parts[0]);
+    heft_contract_destroy(parts[1]);
+    heft_contract_destroy(whole);
+    close_fixture(&f);
+}
+
+/* A rank alone cannot know that nobody uses an element; all of them do. */
+static void what_no_rank_uses_is_found_when_they_are_merged(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    fixture_t f;
+    open_fixture(&f, false);
+    heft_contract_t *first = make_rank(&f, 0, "0");
+    heft_contract_t *merged = NULL;
+    const heft_contract_t *parts[3] = { first, first, NULL };
+    EXPECT_STATUS(heft_contract_merge(parts, 1, 0, &merged, NULL, &err), HEFT_ERR_PROOF);
+    EXPECT_MESSAGE("source \"k\": 3 of 6 elements unused");
+    EXPECT_STATUS(heft_contract_merge(parts, 2, 0, &merged, NULL, &err), HEFT_ERR_ARGUMENT);
+    EXPECT_MESSAGE("rank 0 is in two contracts");
+    fixture_t g;
+    open_fixture(&g, false);
+    g.opts.first_rank = 2;
+    heft_contract_t *far = make(&g);
+    parts[1] = far;
+    EXPECT_STATUS(heft_contract_merge(parts, 2, 0, &merged, NULL, &err), HEFT_ERR_ARGUMENT);
+    EXPECT_MESSAGE("rank 1 is in none");
+    heft_manifest_destroy(f.source);
+    f.source = decode("{\"heft_manifest\":1,\"side\":\"source\",\"tensors\":["
+                      "{\"name\":\"q\",\"dtype\":\"BF16\",\"shape\":[4,3]},"
+                      "{\"name\":\"k\",\"dtype\":\"BF16\",\"shape\":[2,3]},"
+                      "{\"name\":\"vision.w\",\"dtype\":\"F4\",\"shape\":[6,4]}]}");
+    heft_contract_destroy(first);
+    first = make_rank(&f, 0, "0");
+    parts[0] = first;
+    EXPECT_STATUS(heft_contract_merge(parts, 2, 0, &merged, NULL, &err), HEFT_ERR_MISMATCH);
+    EXPECT_MESSAGE("vision.w");
+    assert_null(merged);
+    heft_contract_destroy(far);
+    heft_contract_destroy(first);
+    close_fixture(&g);
+    close_fixture(&f);
+}
+
 /* ---- refusals ---- */
 
 static void names_that_no_loader_reads_or_writes_are_refused(void **state)
@@ -651,6 +748,8 @@ int main(void)
         cmocka_unit_test(parts_and_groups_are_kept),
         cmocka_unit_test(destinations_are_made_where_none_are_given),
         cmocka_unit_test(one_rank_of_several_is_a_contract_too),
+        cmocka_unit_test(contracts_of_ranks_become_one),
+        cmocka_unit_test(what_no_rank_uses_is_found_when_they_are_merged),
         cmocka_unit_test(names_that_no_loader_reads_or_writes_are_refused),
         cmocka_unit_test(a_tape_that_does_not_fit_the_manifests_is_refused),
         cmocka_unit_test(options_that_do_not_go_together_are_refused),
