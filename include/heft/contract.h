@@ -170,6 +170,23 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_contract_merge(const heft_contract_t
                                                            heft_report_t **report_out,
                                                            heft_error_t *err);
 
+/**
+ * One source of several source ranks, such as the stages of a pipeline: every tensor of all of
+ * them, so that a contract can be held against what they send together. A name that two parts have
+ * is refused, since it may be local to a stage ("layers.0" in both), unless it matches one of the
+ * n_shared whole-token patterns: a tensor that both keep, such as a tied embedding, which the first
+ * of them writes. Attributes of the whole must be equal in all. writers_out (may be NULL) has room
+ * for the tensors of all parts; writers_out[i] becomes the part that sends tensor i of the result.
+ * Nothing is borrowed.
+ *
+ * HEFT_ERR_EXISTS: a name in two parts; HEFT_ERR_SHAPE: a shared one that differs;
+ * HEFT_ERR_NOT_FOUND: a pattern that no such name matches; HEFT_ERR_MISMATCH: attributes that
+ * differ; HEFT_ERR_STATE: a manifest is not finished; HEFT_ERR_NOMEM.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_join(
+    const heft_manifest_t *const *parts, uint32_t n_parts, const char *const *shared,
+    uint32_t n_shared, heft_manifest_t **manifest_out, uint32_t *writers_out, heft_error_t *err);
+
 #ifdef __cplusplus
 }
 #endif

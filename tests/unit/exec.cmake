@@ -1,5 +1,6 @@
 heft_add_test(test_contract SOURCES unit/test_contract.c)
 heft_add_test(test_contract_loader SOURCES unit/test_contract_loader.c)
+heft_add_test(test_manifest_join SOURCES unit/test_manifest_join.c)
 heft_add_test(test_diff SOURCES unit/test_diff.c)
 heft_add_test(test_exec SOURCES unit/test_exec.c support/ref_known.c support/ref_reshard.c)
 heft_add_test(test_exec_check SOURCES unit/test_exec_check.c)
