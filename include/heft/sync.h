@@ -283,6 +283,7 @@ HEFT_API int heft_subscriber_is_serving(const heft_subscriber_t *subscriber);
  * order, has at the live version, as derived from the sources; 0 without a version or for a bad
  * index. It changes together with the version, inside a flip. Of a parameter that the engine itself
  * writes or changes it is the one taken from live memory after `flipped`, and 0 until then.
+ * Elements that rounds leave alone (an exception with a box) count as zeros.
  * Threads: any.
  */
 HEFT_API uint64_t heft_subscriber_get_digest(const heft_subscriber_t *subscriber, uint32_t i);

@@ -11,6 +11,7 @@
 
 #include "heft/exec.h"
 #include "kernel/kernel.h"
+#include "plan/plan.h"
 #include "tape/tape.h"
 #include "tensor/tensor.h"
 
@@ -93,8 +94,6 @@ uint64_t heft__piece_constant(const heft_piece_t *piece, heft_dtype_t param_dtyp
 heft__copy_t heft__piece_copy(const heft_piece_t *piece, uint32_t elem_bytes);
 heft__transform_t heft__piece_transform(const heft_piece_t *piece, heft_dtype_t dst_dtype,
                                         const heft_dtype_t *src_dtypes);
-/* Number of elements. */
-int64_t heft__piece_count(const heft_piece_t *piece);
 
 /* ---- cutting a piece to a range of one of its maps ---- */
 

@@ -128,13 +128,26 @@ static void join_operations(grouper_t *g)
     }
 }
 
+/* Kept by themselves, too: who needs groups of one rank alone cannot have them from the plan's. */
 static heft_status_t join_declared(grouper_t *g)
 {
+    heft_plan_t *plan = g->plan;
     heft_status_t status = HEFT_OK;
+    plan->together = heft__arena_calloc(&plan->arena, plan->n_slots, sizeof *plan->together);
+    if (plan->together == NULL) {
+        return heft__error_nomem(g->err, plan->n_slots * sizeof *plan->together);
+    }
+    for (uint32_t slot = 0; slot < plan->n_slots; slot++) {
+        plan->together[slot] = slot;
+    }
     for (uint32_t i = 0; i < g->n_excuses && status == HEFT_OK; i++) {
         if (g->excuses[i].exception->kind == HEFT_EXCEPTION_TOGETHER) {
-            status = heft__plan_join_together(g->plan, &g->excuses[i], join, g->parent, g->err);
+            status = heft__plan_join_together(plan, &g->excuses[i], join, plan->together, g->err);
         }
+    }
+    for (uint32_t slot = 0; slot < plan->n_slots; slot++) {
+        plan->together[slot] = find(plan->together, slot);
+        join(g->parent, slot, plan->together[slot]);
     }
     return status;
 }

@@ -57,6 +57,7 @@ struct heft_plan {
     heft__plan_rank_t *ranks;
     heft__plan_group_t *groups;
     uint32_t *group_of; /* slot -> group, or HEFT_GROUP_NONE */
+    uint32_t *together; /* slot -> one slot of those that are declared together */
     int64_t *n_kept;    /* by slot: elements that no piece of a parameter with pieces writes */
     /* by source: unused as a whole, and a recipe of a chain ignores what would be made of it */
     uint8_t *is_left_out;
@@ -199,6 +200,9 @@ typedef void (*heft__join_t)(uint32_t *parent, uint32_t a, uint32_t b);
 /* Join the parameters that an exception `together` declares one group. */
 heft_status_t heft__plan_join_together(const heft_plan_t *plan, heft__excuse_t *excuse,
                                        heft__join_t join, uint32_t *parent, heft_error_t *err);
+/* One and the same parameter of the rank for all that are declared together; `param` itself where
+ * nothing is declared of it. What they read does not matter here. */
+uint32_t heft__plan_get_together(const heft_plan_t *plan, uint32_t rank_index, uint32_t param);
 /* Whether the patterns are sound: parts of a name in braces stand for whole tokens, and each occurs
  * in every pattern. */
 heft_status_t heft__together_check(const char *patterns, heft_error_t *err);

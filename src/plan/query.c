@@ -120,6 +120,12 @@ const uint32_t *heft_plan_get_group_sources(const heft_plan_t *plan, uint32_t gr
     return group < plan->n_groups ? plan->groups[group].sources : NULL;
 }
 
+uint32_t heft__plan_get_together(const heft_plan_t *plan, uint32_t rank_index, uint32_t param)
+{
+    const heft__plan_rank_t *rank = &plan->ranks[rank_index];
+    return plan->together[rank->first_slot + param] - rank->first_slot;
+}
+
 int64_t heft_plan_get_n_kept(const heft_plan_t *plan, uint32_t rank_index, uint32_t param)
 {
     if (rank_index >= plan->n_ranks || param >= plan->ranks[rank_index].n_params) {

@@ -162,8 +162,10 @@ void heft__home_read(const heft__home_t *home, uint8_t *to)
     }
 }
 
-/* The blocks of one index of the dimensions outside of cut. */
-static uint64_t digest_row(const heft__home_t *home, const uint8_t *data, uint64_t crc)
+/* The blocks of one index of the dimensions outside of cut; *at is their place in row-major order.
+ */
+static uint64_t digest_row(const heft__home_t *home, const heft__mask_t *mask, const uint8_t *data,
+                           int64_t *at, uint64_t crc)
 {
     uint8_t block[BLOCK_BYTES];
     const int64_t extent = home->shape.extent[home->cut];
@@ -173,21 +175,23 @@ static uint64_t digest_row(const heft__home_t *home, const uint8_t *data, uint64
         const int64_t bytes =
             is_whole ? home->block_bytes : home->block_bytes / home->step * (extent - i);
         heft__copy_run(is_whole ? &home->block : &home->rest, block, data + i * step_bytes);
-        crc = heft__crc64_update(crc, block, bytes);
+        crc = heft__mask_crc64(mask, crc, block, *at, bytes);
+        *at += bytes;
     }
     return crc;
 }
 
-uint64_t heft__home_digest(const heft__home_t *home)
+uint64_t heft__home_digest(const heft__home_t *home, const heft__mask_t *mask)
 {
     if (!home->is_strided) {
-        return heft__crc64(home->data, home->bytes);
+        return heft__mask_crc64(mask, 0, home->data, 0, home->bytes);
     }
     int64_t index[HEFT_MAX_DIMS] = { 0 };
     uint64_t crc = 0;
+    int64_t at = 0;
     const uint8_t *data = home->data;
     for (;;) {
-        crc = digest_row(home, data, crc);
+        crc = digest_row(home, mask, data, &at, crc);
         int32_t d = home->cut - 1;
         for (; d >= 0; d--) {
             const int64_t step = home->stride[d] * home->unit_bytes;

@@ -9,6 +9,7 @@
 
 #include "heft/model.h"
 #include "kernel/kernel.h"
+#include "sync/mask.h"
 
 typedef struct heft__home {
     uint8_t *data; /* of element 0, the one with index 0 in every dimension */
@@ -44,7 +45,8 @@ HEFT_MUST_CHECK heft_status_t heft__home_init(const heft_tensor_info_t *info, vo
 void heft__home_write(const heft__home_t *home, const uint8_t *from, int64_t begin, int64_t end);
 /* All of it to `to`, in row-major order. */
 void heft__home_read(const heft__home_t *home, uint8_t *to);
-/* CRC-64 of its bytes in row-major order: that of heft_digest, whatever the strides. */
-uint64_t heft__home_digest(const heft__home_t *home);
+/* CRC-64 of its bytes in row-major order: that of heft_digest, whatever the strides. mask: bytes
+ * that count as zeros; NULL: none. */
+uint64_t heft__home_digest(const heft__home_t *home, const heft__mask_t *mask);
 
 #endif

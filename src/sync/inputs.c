@@ -3,6 +3,7 @@
 #include "sync/inputs.h"
 
 #include "exec/exec.h"
+#include "plan/plan.h"
 
 typedef struct components {
     uint32_t *parent; /* parameters, then sources */
@@ -19,12 +20,17 @@ static uint32_t find(uint32_t *parent, uint32_t node)
     return node;
 }
 
+static void join(components_t *c, uint32_t one, uint32_t other)
+{
+    const uint32_t a = find(c->parent, one);
+    const uint32_t b = find(c->parent, other);
+    c->parent[a > b ? a : b] = a > b ? b : a;
+}
+
 static void join_source(void *arg, uint32_t source)
 {
     components_t *c = arg;
-    const uint32_t a = find(c->parent, c->node);
-    const uint32_t b = find(c->parent, c->n_params + source);
-    c->parent[a > b ? a : b] = a > b ? b : a;
+    join(c, c->node, c->n_params + source);
 }
 
 static void join_pieces(components_t *c, const heft_plan_t *plan, uint32_t rank_index,
@@ -124,6 +130,9 @@ heft_status_t heft__inputs_init(const heft_plan_t *plan, uint32_t rank_index,
         join_pieces(&c, plan, rank_index, pieces, n);
         pieces = heft_plan_get_checks(plan, rank_index, &n);
         join_pieces(&c, plan, rank_index, pieces, n);
+        for (uint32_t i = 0; i < c.n_params; i++) {
+            join(&c, i, heft__plan_get_together(plan, rank_index, i));
+        }
         status = collect(plan, rank_index, &c, info.n_sources, marks, &inputs, err);
     }
     heft__free(marks);

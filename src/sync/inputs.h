@@ -5,7 +5,8 @@
  *
  * A loader may keep half of a pair until the other one comes, so it is given everything that hangs
  * together: starting from the operations that heft does not run itself, all sources of all
- * parameters that share a source tensor with them, directly or through others. Both sides compute
+ * parameters that share a source tensor with them or are declared together with them, directly or
+ * through others. Both sides compute
  * this from the plan of the rank alone.
  */
 #ifndef HEFT_SYNC_INPUTS_H

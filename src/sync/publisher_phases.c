@@ -87,7 +87,7 @@ static void do_prepare(heft_publisher_t *pub, const heft__order_t *order)
         pub->fleet.links[i].was_sent = false;
     }
     int64_t start = heft__clock_mono_ns();
-    heft__digest_all(pub->data, pub->sizes, pub->n_tensors, pub->n_threads, pub->digests);
+    heft__digest_all(pub->data, pub->sizes, NULL, pub->n_tensors, pub->n_threads, pub->digests);
     heft__sha256_t sha;
     uint8_t digest[32];
     heft__sha256_init(&sha);
@@ -442,7 +442,7 @@ static void do_verify(heft_publisher_t *pub)
     heft__blame_t blame = { .peer = NULL };
     heft_tensor_info_t info = { .name = "?" };
     heft_status_t status = HEFT_OK;
-    heft__digest_all(pub->data, pub->sizes, pub->n_tensors, pub->n_threads, pub->again);
+    heft__digest_all(pub->data, pub->sizes, NULL, pub->n_tensors, pub->n_threads, pub->again);
     for (uint32_t i = 0; i < pub->n_tensors && status == HEFT_OK; i++) {
         if (pub->again[i] != pub->digests[i]) {
             (void)!heft_manifest_query(pub->manifest, i, &info, NULL);

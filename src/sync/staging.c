@@ -313,6 +313,7 @@ typedef struct digest_all {
     const int64_t *sizes;
     const heft__home_t *homes;
     const bool *wanted;
+    const heft__mask_t *masks; /* NULL: none */
     uint32_t n;
     uint64_t *digests;
     atomic_uint next; /* taken by whichever thread is free; no other memory depends on it */
@@ -320,10 +321,11 @@ typedef struct digest_all {
 
 static uint64_t digest_one(const digest_all_t *all, uint32_t i)
 {
+    const heft__mask_t *mask = all->masks != NULL ? &all->masks[i] : NULL;
     if (all->homes == NULL) {
-        return heft__crc64(all->data[i], all->sizes[i]);
+        return heft__mask_crc64(mask, 0, all->data[i], 0, all->sizes[i]);
     }
-    return all->wanted[i] ? heft__home_digest(&all->homes[i]) : 0;
+    return all->wanted[i] ? heft__home_digest(&all->homes[i], mask) : 0;
 }
 
 static void digest_part(void *arg, uint32_t part, uint32_t n_parts)
@@ -340,18 +342,22 @@ static void digest_part(void *arg, uint32_t part, uint32_t n_parts)
     }
 }
 
-void heft__digest_all(const void *const *data, const int64_t *sizes, uint32_t n, uint32_t n_threads,
-                      uint64_t *digests_out)
+void heft__digest_all(const void *const *data, const int64_t *sizes, const heft__mask_t *masks,
+                      uint32_t n, uint32_t n_threads, uint64_t *digests_out)
 {
-    digest_all_t all = { .data = data, .sizes = sizes, .n = n, .digests = digests_out };
+    digest_all_t all = {
+        .data = data, .sizes = sizes, .masks = masks, .n = n, .digests = digests_out
+    };
     atomic_init(&all.next, 0);
     run_parts(digest_part, &all, n_threads);
 }
 
-void heft__digest_homes(const heft__home_t *homes, const bool *wanted, uint32_t n,
-                        uint32_t n_threads, uint64_t *digests_out)
+void heft__digest_homes(const heft__home_t *homes, const bool *wanted, const heft__mask_t *masks,
+                        uint32_t n, uint32_t n_threads, uint64_t *digests_out)
 {
-    digest_all_t all = { .homes = homes, .wanted = wanted, .n = n, .digests = digests_out };
+    digest_all_t all = {
+        .homes = homes, .wanted = wanted, .masks = masks, .n = n, .digests = digests_out
+    };
     atomic_init(&all.next, 0);
     run_parts(digest_part, &all, n_threads);
 }

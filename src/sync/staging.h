@@ -70,11 +70,12 @@ void heft__staging_copy_out(const heft__staging_t *staging, const uint8_t *memor
 void heft__staging_copy_part(const heft__staging_t *staging, uint32_t first, uint32_t end,
                              const uint8_t *memory, const heft__home_t *homes, uint32_t n_threads);
 
-/* digests_out[i] = CRC-64 of the sizes[i] bytes at data[i], n of them. */
-void heft__digest_all(const void *const *data, const int64_t *sizes, uint32_t n, uint32_t n_threads,
-                      uint64_t *digests_out);
+/* digests_out[i] = CRC-64 of the sizes[i] bytes at data[i], n of them. masks: NULL, or one for each
+ * (heft__mask_crc64). */
+void heft__digest_all(const void *const *data, const int64_t *sizes, const heft__mask_t *masks,
+                      uint32_t n, uint32_t n_threads, uint64_t *digests_out);
 /* The same of live memory: digests_out[i] is that of homes[i], or 0 where wanted[i] is false. */
-void heft__digest_homes(const heft__home_t *homes, const bool *wanted, uint32_t n,
-                        uint32_t n_threads, uint64_t *digests_out);
+void heft__digest_homes(const heft__home_t *homes, const bool *wanted, const heft__mask_t *masks,
+                        uint32_t n, uint32_t n_threads, uint64_t *digests_out);
 
 #endif

@@ -136,6 +136,7 @@ static heft_status_t receive_parts(heft_subscriber_t *sub, const heft__order_t *
         if (status != HEFT_OK) {
             return status;
         }
+        heft__subscriber_keep_masked(sub, first, end, sub->window->ptr);
         heft__staging_copy_part(&moved, first, end, sub->window->ptr, sub->homes, sub->n_threads);
         first = end;
         part++;

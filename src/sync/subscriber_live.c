@@ -160,7 +160,8 @@ heft_status_t heft__subscriber_check_live(heft_subscriber_t *sub, const bool *wa
                                           const uint64_t *expected, heft_error_t *err)
 {
     /* measured for all of them before anything is said: live reports want the whole list */
-    heft__digest_homes(sub->homes, wanted, sub->n_params, sub->n_threads, sub->measured);
+    heft__digest_homes(sub->homes, wanted, sub->work.masks, sub->n_params, sub->n_threads,
+                       sub->measured);
     for (uint32_t i = 0; i < sub->n_params; i++) {
         if (wanted[i] && sub->measured[i] != expected[i]) {
             return heft__subscriber_digest_error(sub, i, "is live", sub->measured[i], expected[i],
@@ -173,7 +174,8 @@ heft_status_t heft__subscriber_check_live(heft_subscriber_t *sub, const bool *wa
 void heft__subscriber_record(heft_subscriber_t *sub)
 {
     const bool *is_recorded = sub->work.roles.is_recorded;
-    heft__digest_homes(sub->homes, is_recorded, sub->n_params, sub->n_threads, sub->measured);
+    heft__digest_homes(sub->homes, is_recorded, sub->work.masks, sub->n_params, sub->n_threads,
+                       sub->measured);
     (void)pthread_mutex_lock(&sub->lock);
     for (uint32_t i = 0; i < sub->n_params; i++) {
         if (is_recorded[i]) {
@@ -181,6 +183,25 @@ void heft__subscriber_record(heft_subscriber_t *sub)
         }
     }
     (void)pthread_mutex_unlock(&sub->lock);
+}
+
+void heft__subscriber_keep_masked(heft_subscriber_t *sub, uint32_t first, uint32_t end,
+                                  uint8_t *memory)
+{
+    const heft__work_t *work = &sub->work;
+    for (uint32_t i = first; i < end; i++) {
+        const heft__home_t *home = &sub->homes[i];
+        const uint8_t *from = home->data;
+        if (work->masks[i].n == 0 || work->moved[i] == 0) {
+            continue;
+        }
+        if (home->is_strided) {
+            heft__home_read(home, work->scratch);
+            from = work->scratch;
+        }
+        heft__mask_copy(&work->masks[i],
+                        memory + (work->layout.offsets[i] - work->layout.offsets[first]), from);
+    }
 }
 
 /* ---- the engine's loader ---- */

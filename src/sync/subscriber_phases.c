@@ -176,8 +176,8 @@ static uint32_t compare_staged(heft_subscriber_t *sub)
     for (uint32_t i = 0; i < layout->n_entries; i++) {
         sub->work.staged[i] = sub->window->ptr + layout->offsets[i];
     }
-    heft__digest_all(sub->work.staged, sub->work.moved, layout->n_entries, sub->n_threads,
-                     sub->work.arrived);
+    heft__digest_all(sub->work.staged, sub->work.moved, sub->work.masks, layout->n_entries,
+                     sub->n_threads, sub->work.arrived);
     uint32_t i = 0;
     while (i < layout->n_entries && sub->work.arrived[i] == sub->work.expected[i]) {
         i++;
@@ -331,6 +331,7 @@ static heft_status_t write_live(heft_subscriber_t *sub, const heft__order_t *ord
     }
     heft__staging_t moved = sub->work.layout;
     moved.sizes = sub->work.moved;
+    heft__subscriber_keep_masked(sub, 0, sub->n_params, sub->window->ptr);
     heft__staging_copy_out(&moved, sub->window->ptr, sub->homes, sub->n_threads);
     heft_status_t status = heft__subscriber_load(sub, order->version, err);
     if (status == HEFT_OK) {

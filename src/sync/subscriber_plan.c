@@ -27,14 +27,19 @@ static void roles_fini(heft__roles_t *roles)
 
 void heft__work_fini(heft__work_t *work)
 {
-    heft__inputs_fini(&work->inputs);
-    heft__staging_fini(&work->layout);
     roles_fini(&work->roles);
+    for (uint32_t i = 0; work->masks != NULL && i < work->layout.n_params; i++) {
+        heft__mask_fini(&work->masks[i]);
+    }
+    heft__free(work->masks);
+    heft__free(work->scratch);
     heft__free(work->load_inputs);
     heft__free(work->moved);
     heft__free(work->staged);
     heft__free(work->arrived);
     heft__free(work->expected);
+    heft__inputs_fini(&work->inputs);
+    heft__staging_fini(&work->layout);
     heft_plan_destroy(work->plan);
     *work = (heft__work_t){ .plan = NULL };
 }
@@ -49,15 +54,33 @@ static heft_status_t alloc_work(heft__work_t *work, heft_error_t *err)
     roles->is_grouped = heft__calloc(n_params, sizeof *roles->is_grouped);
     roles->is_watched = heft__calloc(n_params, sizeof *roles->is_watched);
     work->load_inputs = heft__calloc((size_t)work->inputs.n + 1, sizeof *work->load_inputs);
+    work->masks = heft__calloc(n, sizeof *work->masks);
     work->moved = heft__calloc(n, sizeof *work->moved);
     work->staged = heft__calloc(n, sizeof *work->staged);
     work->arrived = heft__calloc(n, sizeof *work->arrived);
     work->expected = heft__calloc(n, sizeof *work->expected);
     const bool ok = roles->is_direct != NULL && roles->is_recorded != NULL &&
                     roles->is_grouped != NULL && roles->is_watched != NULL &&
-                    work->load_inputs != NULL && work->moved != NULL && work->staged != NULL &&
-                    work->arrived != NULL && work->expected != NULL;
+                    work->load_inputs != NULL && work->masks != NULL && work->moved != NULL &&
+                    work->staged != NULL && work->arrived != NULL && work->expected != NULL;
     return ok ? HEFT_OK : heft__error_nomem(err, n * sizeof *work->arrived);
+}
+
+/* What rounds leave alone, and room to gather it where it is strided. */
+static heft_status_t make_masks(const heft_subscriber_t *sub, heft__work_t *work, heft_error_t *err)
+{
+    int64_t most = 0;
+    for (uint32_t i = 0; i < sub->n_params; i++) {
+        heft_status_t status = heft__mask_init(work->plan, 0, i, &work->masks[i], err);
+        if (status != HEFT_OK) {
+            return status;
+        }
+        if (work->masks[i].n > 0 && sub->homes[i].is_strided) {
+            most = heft__max_i64(most, sub->homes[i].bytes);
+        }
+    }
+    work->scratch = most > 0 ? heft__malloc((size_t)most) : NULL;
+    return most == 0 || work->scratch != NULL ? HEFT_OK : heft__error_nomem(err, (size_t)most);
 }
 
 /* ---- what does not fit this engine ---- */
@@ -193,23 +216,7 @@ static heft_status_t fill_work(const heft_subscriber_t *sub, const heft_exceptio
         }
         status = assign_roles(sub, work, exceptions, n_exceptions, err);
     }
-    return status;
-}
-
-/* Staging holds whole parameters, so a flip would write over elements that are to stay. */
-static heft_status_t refuse_kept(const heft_plan_t *plan, heft_error_t *err)
-{
-    for (uint32_t p = 0; p < heft_plan_get_n_params(plan, 0); p++) {
-        heft_tensor_info_t info;
-        const int64_t n = heft_plan_get_n_kept(plan, 0, p);
-        if (n > 0 && heft_plan_query_param(plan, 0, p, &info, NULL) == HEFT_OK) {
-            return heft__error_set(err, HEFT_ERR_UNSUPPORTED,
-                                   "parameter \"%.100s\": %lld of its %lld elements are to keep "
-                                   "what they hold, and rounds write whole parameters",
-                                   info.name, (long long)n, (long long)info.n_elems);
-        }
-    }
-    return HEFT_OK;
+    return status == HEFT_OK ? make_masks(sub, work, err) : status;
 }
 
 static heft_status_t prove(const heft_subscriber_t *sub, const heft_tape_t *tape,
@@ -246,7 +253,6 @@ static heft_status_t make_work(const heft_subscriber_t *sub, const heft_manifest
     if (status == HEFT_OK) {
         status = prove(sub, tape, exceptions, n_exceptions, problems, &work->plan, err);
     }
-    status = status == HEFT_OK ? refuse_kept(work->plan, err) : status;
     if (status == HEFT_OK) {
         status = fill_work(sub, exceptions, n_exceptions, work, err);
     }

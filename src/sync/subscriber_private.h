@@ -38,6 +38,8 @@ typedef struct heft__work {
     heft__staging_t layout;
     heft__roles_t roles;
     heft_input_t *load_inputs; /* what the loader is given; data are set when it is */
+    heft__mask_t *masks;       /* of each entry: what rounds leave alone */
+    uint8_t *scratch;          /* for the largest strided parameter with a mask; NULL: none */
     int64_t *moved;            /* bytes of each entry that count: all or 0 */
     const void **staged;       /* where each entry lies in staging, while it is verified */
     uint64_t *arrived;         /* digests of what is staged */
@@ -148,6 +150,10 @@ HEFT_MUST_CHECK heft_status_t heft__subscriber_check_live(heft_subscriber_t *sub
                                                           const bool *wanted,
                                                           const uint64_t *expected,
                                                           heft_error_t *err);
+/* Before parameters [first, end) are copied from `memory`, where `first` lies: the bytes that
+ * rounds leave alone become what they are in live memory. */
+void heft__subscriber_keep_masked(heft_subscriber_t *sub, uint32_t first, uint32_t end,
+                                  uint8_t *memory);
 /* Inside a flip: the engine's loader writes its parameters. */
 HEFT_MUST_CHECK heft_status_t heft__subscriber_load(heft_subscriber_t *sub, int64_t version,
                                                     heft_error_t *err);

@@ -4,6 +4,7 @@
 #include "deliver_pair.h"
 
 #include "base/base.h"
+#include "tape_builder.h"
 
 static const char same[] = "\"{rest*}\" [...] -> \"{rest*}\" [...]\n";
 
@@ -207,6 +208,87 @@ static void post_processed_parameters_are_recorded(void **state)
         assert_int_equal(dp_verify_live(&p), 1);
     }
     dp_stop(&p);
+}
+
+/* ---- padding that a loader leaves alone ---- */
+
+static const dp_tensor_t corner[] = { { "x", HEFT_DTYPE_BF16, DP_SHAPE2(6, 3) },
+                                      { NULL, HEFT_DTYPE_NONE, DP_SHAPE1(0) } };
+static const dp_tensor_t padded[] = { { "p", HEFT_DTYPE_BF16, DP_SHAPE2(8, 5) },
+                                      { NULL, HEFT_DTYPE_NONE, DP_SHAPE1(0) } };
+
+/* The loader writes the front corner of p: rows 6 and 7 and columns 3 and 4 are nobody's. */
+static void set_corner(dp_pair_t *p)
+{
+    tape_builder_t tb;
+    tb_init(&tb);
+    const uint32_t x = tb_source(&tb, "x", HEFT_DTYPE_BF16, TB_SHAPE(6, 3));
+    const uint32_t out = tb_param(&tb, "p", HEFT_DTYPE_BF16, TB_SHAPE(8, 5));
+    tb_copy(&tb, tb_narrow(tb_narrow(tb_all(&tb, out), 0, 0, 6), 1, 0, 3), tb_all(&tb, x));
+    const heft_exception_t untouched[2] = {
+        { .kind = HEFT_EXCEPTION_UNTOUCHED,
+          .pattern = "p",
+          .reason = "padding",
+          .where = "",
+          .n_dims = 2,
+          .begin = { 6, 0 },
+          .end = { 8, 5 } },
+        { .kind = HEFT_EXCEPTION_UNTOUCHED,
+          .pattern = "p",
+          .reason = "padding",
+          .where = "",
+          .n_dims = 2,
+          .begin = { 0, 3 },
+          .end = { 6, 5 } },
+    };
+    dp_set_tape(p, tb.tape, untouched, 2);
+    tb_fini(&tb);
+}
+
+static void expect_corner(const dp_pair_t *p, const int64_t *stride, int64_t version)
+{
+    for (int64_t row = 0; row < 8; row++) {
+        for (int64_t column = 0; column < 5; column++) {
+            for (int64_t k = 0; k < 2; k++) {
+                const uint8_t want =
+                    row < 6 && column < 3 ? dp_byte(version, 0, 2 * (3 * row + column) + k) : 0xcc;
+                const int64_t at = 2 * (row * stride[0] + column * stride[1]) + k;
+                assert_int_equal(p->blocks[0][at], want);
+            }
+        }
+    }
+}
+
+static void padding_keeps_its_bytes(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    static const int64_t plain[2] = { 5, 1 };
+    static const int64_t turned[2] = { 1, 9 };
+    for (int i = 0; i < 8; i++) {
+        const int64_t *stride = i & 1 ? turned : plain;
+        heft_subscriber_opts_t opts = HEFT_SUBSCRIBER_OPTS_INIT;
+        dp_pair_t p;
+        heft__loop_t *loop = NULL;
+        EXPECT_STATUS(heft__loop_create(false, &loop, &err), HEFT_OK);
+        dp_start_over(&p, i & 2 ? heft__loop_get_transport(loop) : heft__transport_get_shm(),
+                      corner, padded);
+        set_corner(&p);
+        p.live[0].strides = stride;
+        opts.in_place = (uint8_t)(i / 4);
+        EXPECT_STATUS(dp_join(&p, &opts, &err), HEFT_OK);
+        for (int64_t version = 1; version <= 2; version++) {
+            EXPECT_STATUS(dp_push(&p, version, &err), HEFT_OK);
+            expect_corner(&p, stride, version);
+            assert_int_equal(dp_verify_live(&p), 1);
+        }
+        p.blocks[0][2 * (7 * stride[0] + 4 * stride[1])] ^= 1; /* padding may be anything */
+        assert_int_equal(dp_verify_live(&p), 1);
+        p.blocks[0][2 * (5 * stride[0] + 2 * stride[1])] ^= 1;
+        assert_int_equal(dp_verify_live(&p), 0);
+        dp_stop(&p);
+        heft__loop_destroy(loop);
+    }
 }
 
 /* ---- declared destination ---- */
@@ -507,6 +589,7 @@ int main(void)
         cmocka_unit_test(derived_state_is_recomputed_once_for_each_version),
         cmocka_unit_test(derived_without_a_hook_is_refused),
         cmocka_unit_test(post_processed_parameters_are_recorded),
+        cmocka_unit_test(padding_keeps_its_bytes),
         cmocka_unit_test(another_layout_than_the_contracts_is_refused),
         cmocka_unit_test(contracts_without_a_mapping_are_refused),
         cmocka_unit_test(join_survives_failed_allocations),

@@ -21,7 +21,7 @@ static const dp_tensor_t params[] = { { "p", HEFT_DTYPE_U8, DP_SHAPE1(32) },
 enum { A, B, C };
 enum { P, Q, R, S };
 
-static void set_mm_tape(dp_pair_t *p)
+static void set_mm_tape(dp_pair_t *p, const heft_exception_t *exceptions, uint32_t n_exceptions)
 {
     heft_error_t err = HEFT_ERROR_INIT;
     tape_builder_t tb;
@@ -42,7 +42,7 @@ static void set_mm_tape(dp_pair_t *p)
     tb_copy(&tb, tb_all(&tb, out[Q]), tb_narrow(tb_all(&tb, t), 0, 32, 32));
     tb_copy(&tb, tb_all(&tb, out[R]), tb_all(&tb, c));
     tb_copy(&tb, tb_all(&tb, out[S]), tb_all(&tb, b));
-    dp_set_tape(p, tb.tape, NULL, 0);
+    dp_set_tape(p, tb.tape, exceptions, n_exceptions);
     tb_fini(&tb);
 }
 
@@ -88,7 +88,7 @@ static int load(dp_pair_t *p, const heft_input_t *inputs, uint32_t n)
 static void start(dp_pair_t *p, heft__transport_t *transport)
 {
     dp_start_over(p, transport, sources, params);
-    set_mm_tape(p);
+    set_mm_tape(p, NULL, 0);
     p->on_load = load;
 }
 
@@ -136,6 +136,52 @@ static void loader_is_called_once_with_all_tensors_of_its_groups(void **state)
     assert_int_equal(atomic_load(&p.n_loaded), 3);
     p.blocks[Q][3] ^= 1; /* what the loader wrote is watched like everything else */
     assert_int_equal(dp_verify_live(&p), 0);
+    dp_stop(&p);
+}
+
+/* r is declared one group with q, as a scale is with its weight: the loader gets what it is made
+ * of.
+ */
+static void declared_groups_go_to_the_loader_whole(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    dp_pair_t p;
+    const heft_exception_t together = {
+        .kind = HEFT_EXCEPTION_TOGETHER, .pattern = "q r", .reason = "a pair", .where = ""
+    };
+    start(&p, heft__transport_get_shm());
+    set_mm_tape(&p, &together, 1);
+    EXPECT_STATUS(dp_join(&p, NULL, &err), HEFT_OK);
+    for (int64_t version = 1; version <= 2; version++) {
+        EXPECT_STATUS(dp_push(&p, version, &err), HEFT_OK);
+        expect_version(&p);
+        assert_int_equal(n_inputs, 3);
+        assert_string_equal(names[2], "c");
+        assert_int_equal(dp_verify_live(&p), 1);
+    }
+    dp_stop(&p);
+}
+
+/* What the loader keeps a view of is as it was until the flipped hook has returned. */
+static bool was_kept;
+
+static int look_again(dp_pair_t *p)
+{
+    was_kept = memcmp(given[1], p->data[B], 64) == 0;
+    return 0;
+}
+
+static void inputs_stay_until_the_flip_is_over(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    dp_pair_t p;
+    start(&p, heft__transport_get_shm());
+    p.on_flipped = look_again;
+    EXPECT_STATUS(dp_join(&p, NULL, &err), HEFT_OK);
+    EXPECT_STATUS(dp_push(&p, 1, &err), HEFT_OK);
+    assert_true(was_kept);
     dp_stop(&p);
 }
 
@@ -386,6 +432,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loader_is_called_once_with_all_tensors_of_its_groups),
+        cmocka_unit_test(declared_groups_go_to_the_loader_whole),
+        cmocka_unit_test(inputs_stay_until_the_flip_is_over),
         cmocka_unit_test(without_a_loader_the_plan_is_refused),
         cmocka_unit_test(loader_that_fails_takes_the_engine_out_of_service),
         cmocka_unit_test(refused_flip_calls_no_loader),

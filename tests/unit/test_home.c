@@ -72,7 +72,7 @@ static void write_and_compare(const heft_tensor_info_t *info, const int64_t *str
                              info->n_bytes * (k + 1) / n_parts);
         }
         expect_elements(&block, info, stride, from);
-        assert_true(heft__home_digest(&home) == heft__crc64(from, info->n_bytes));
+        assert_true(heft__home_digest(&home, NULL) == heft__crc64(from, info->n_bytes));
         uint8_t *back = calloc((size_t)info->n_bytes + 1, 1);
         heft__home_read(&home, back);
         assert_memory_equal(back, from, (size_t)info->n_bytes);
@@ -145,6 +145,38 @@ static void random_layouts_agree_with_the_judge(void **state)
     }
 }
 
+/* A digest with a mask is that of the bytes with zeros where they are kept, for any cut. */
+static void masked_bytes_count_as_zeros(void **state)
+{
+    (void)state;
+    uint64_t seed = heft_test_seed();
+    enum { N = 5000 };
+    uint8_t bytes[N];
+    uint8_t zeroed[N];
+    for (int round = 0; round < 200; round++) {
+        heft__span_t spans[40];
+        heft__mask_t mask = { .kept = spans };
+        int64_t at = (int64_t)(heft_test_random(&seed) % 100);
+        for (int i = 0; i < N; i++) {
+            zeroed[i] = bytes[i] = (uint8_t)heft_test_random(&seed);
+        }
+        while (mask.n < 40 && at < N) {
+            const int64_t end = heft__min_i64(at + 1 + (int64_t)(heft_test_random(&seed) % 90), N);
+            memset(zeroed + at, 0, (size_t)(end - at));
+            spans[mask.n++] = (heft__span_t){ .begin = at, .end = end };
+            at = end + 1 + (int64_t)(heft_test_random(&seed) % 200);
+        }
+        const uint64_t want = heft__crc64(zeroed, N);
+        assert_true(heft__mask_crc64(&mask, 0, bytes, 0, N) == want);
+        const int64_t cut = (int64_t)(heft_test_random(&seed) % N);
+        uint64_t crc = heft__mask_crc64(&mask, 0, bytes, 0, cut);
+        crc = heft__mask_crc64(&mask, crc, bytes + cut, cut, N - cut);
+        assert_true(crc == want);
+        heft__mask_copy(&mask, zeroed, bytes);
+        assert_memory_equal(zeroed, bytes, N);
+    }
+}
+
 static void overlapping_elements_are_refused(void **state)
 {
     (void)state;
@@ -168,6 +200,7 @@ int main(void)
         cmocka_unit_test(gap_bytes_never_change),
         cmocka_unit_test(transposed_and_backwards),
         cmocka_unit_test(random_layouts_agree_with_the_judge),
+        cmocka_unit_test(masked_bytes_count_as_zeros),
         cmocka_unit_test(overlapping_elements_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
