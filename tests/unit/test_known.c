@@ -31,9 +31,13 @@ static void bad_texts_are_refused(void **state)
     (void)state;
     heft_error_t err = HEFT_ERROR_INIT;
     heft__known_t known;
-    const char *unknown[] = { "heft.", "heft.fp8_quantise",
-                              "heft.fp8_quantise/2(block=1,scale=ue8m0)", "heft.mxfp4_unpack/1()",
-                              "heft.nvfp4_unpack/1", "heft.bits/2", "heft.bits/1()" };
+    const char *unknown[] = { "heft.",
+                              "heft.fp8_quantise",
+                              "heft.fp8_quantise/2(block=1,scale=ue8m0)",
+                              "heft.mxfp4_unpack/1()",
+                              "heft.nvfp4_unpack/1",
+                              "heft.bits/2",
+                              "heft.bits/1()" };
     for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
         EXPECT_STATUS(heft__known_parse(unknown[i], &known, &err), HEFT_ERR_UNSUPPORTED);
         EXPECT_MESSAGE("heft.fp8_quantise/1");

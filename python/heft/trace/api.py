@@ -72,9 +72,7 @@ class Trace:
             partial=partial,
         )
 
-    def contract(
-        self, exceptions: Iterable[Exception_] = (), *, partial: bool = False
-    ) -> Contract:
+    def contract(self, exceptions: Iterable[Exception_] = (), *, partial: bool = False) -> Contract:
         """The source, this rank and what its loader does, to be kept and delivered by."""
         return Contract.create(
             self.source,
@@ -144,8 +142,7 @@ def make_trace(
     flow = Flow(recording)
     owners = [owner for owner in recording.owners if flow.is_destination(owner)]
     emitter = Emitter(Tape(), specs, owners)
-    for call, write in live_writes(recording.tracer.calls, {owner.buffer for owner in owners}):
-        emitter.write(call, write)
+    emitter.write_all(live_writes(recording.tracer.calls, {owner.buffer for owner in owners}))
     for call, write, left in emitter.left:
         call.writes[:] = [left if w is write else w for w in call.writes]
     flow = Flow(recording) if emitter.left else flow

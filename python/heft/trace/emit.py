@@ -15,6 +15,7 @@ from heft.trace.errors import TraceError
 from heft.trace.geometry import Layout, split_for
 from heft.trace.log import Buffer, Call, Region, Step, Write
 from heft.trace.model import Owner, span
+from heft.trace.retype import retyped_copy, retyped_fill, unusable
 
 MAX_CONSTANT_RUNS = 1 << 16  # fills that one constant tensor may come to
 
@@ -70,6 +71,7 @@ class Emitter:
         for owner in owners:
             self._add_owner(owner)
         self._places: dict[Buffer, _Place] = {}
+        self._unusable: set[int] = set()  # copies that cannot go through heft.bits
         self.left: list[
             tuple[Call, Write, Write]
         ] = []  # writes that became opaque here, and as what
@@ -122,6 +124,15 @@ class Emitter:
         raise TraceError(f"{note}: one write goes to {names}, which share a storage")
 
     # ---- writes ----
+
+    def write_all(self, writes: Sequence[tuple[Call, Write]]) -> None:
+        retyped = {id(w): self._is_retyped(call, w) for call, w in writes if w.kind == "copy"}
+        self._unusable = unusable(writes, retyped)
+        for call, write in writes:
+            self.write(call, write)
+
+    def _is_retyped(self, call: Call, write: Write) -> bool:
+        return any(self._place(r, call.note).dtype != r.dtype for r in [*write.dsts, *write.srcs])
 
     def write(self, call: Call, write: Write) -> None:
         if any(r.numel == 0 for r in write.dsts):
@@ -177,45 +188,21 @@ class Emitter:
     def _retyped(
         self, call: Call, write: Write, regions: Sequence[Region], places: Sequence[_Place]
     ) -> None:
-        """A view(dtype) on one side. Plain bytes of one dtype if both sides agree, else opaque."""
-        buffers = {p.dtype for p in places}
-        if write.kind == "copy" and len(buffers) == 1 and regions[0].dtype == regions[1].dtype:
-            wide = widened(regions, buffers.pop())
-            if wide is not None:
-                self._parts(call, write, wide, places)
-                return
+        """A view(dtype) on one side: through bits, which heft takes itself, else opaque."""
+        instead = None
+        if id(write) not in self._unusable and write.kind == "copy":
+            instead = retyped_copy(write, places[0].dtype, places[1].dtype)
+        elif write.kind == "fill":
+            instead = retyped_fill(write, places[0].dtype)
+        if instead is not None:
+            for one in instead:
+                self.write(call, one)
+            return
         pairs = zip(regions, places, strict=True)
         seen, real = next((r.dtype, p.dtype) for r, p in pairs if r.dtype != p.dtype)
         left = write._replace(kind="opaque", op=f"view({seen}) of {real}", program=())
         self._opaque(call, left, regions, places)
         self.left.append((call, write, left))
-
-
-def widened(regions: Sequence[Region], dtype: torch.dtype) -> list[Region] | None:
-    """Regions of a narrower (or as wide) dtype as regions of dtype, if whole elements are moved."""
-    out = []
-    for r in regions:
-        ratio, rest = divmod(dtype.itemsize, r.dtype.itemsize)
-        if rest or not ratio:
-            return None
-        if ratio == 1:
-            out.append(r._replace(dtype=dtype))
-            continue
-        if not r.extent or r.stride[-1] != 1:
-            return None
-        numbers = [r.offset, r.extent[-1], *r.stride[:-1]]
-        if any(n % ratio for n in numbers):
-            return None
-        out.append(
-            Region(
-                r.buffer,
-                r.offset // ratio,
-                (*r.extent[:-1], r.extent[-1] // ratio),
-                (*(s // ratio for s in r.stride[:-1]), 1),
-                dtype,
-            )
-        )
-    return out
 
 
 def _as_it_is(region: Region, place: _Place) -> View:

@@ -40,7 +40,7 @@ class Buffer:
         self.calls: list[Call] = []  # those that wrote here
         self.shadow: Buffer | None = None  # of a source that the loader wrote into: the copy
         self.names: list[str] = [name] if name else []  # a parameter's own name, then its aliases
-        self.live: torch.Tensor | None = None  # real integers that are configuration (an expert map)
+        self.live: torch.Tensor | None = None  # integers that are configuration
         self.is_tensor_attribute = False  # a module's buffer or plain tensor, not an nn.Parameter
 
     @property

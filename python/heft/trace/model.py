@@ -220,7 +220,7 @@ class Model:
 
 
 def _is_configuration(place: Place) -> bool:
-    """Integers and masks beside the parameters are facts that loaders look up, such as expert maps."""
+    """Integers and masks beside the parameters are facts to look up, such as expert maps."""
     exact = not (place.tensor.dtype.is_floating_point or place.tensor.dtype.is_complex)
     return exact and place.kind != "parameter" and place.tensor.device.type != "meta"
 

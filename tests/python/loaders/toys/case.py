@@ -66,6 +66,7 @@ class Toy:
     expect: Mapping[str, str]
     computed: frozenset[str] = frozenset()  # parameters whose elements are no plain copies
     opaque: frozenset[str] = frozenset()  # parameters that are left to the engine's loader
+    kernels: frozenset[str] = frozenset()  # parameters that a known kernel of heft writes
     excuses: tuple[Excuse, ...] = ()
     approximate: frozenset[str] = frozenset()  # parameters of maps with exp
     rank: int = 0
@@ -121,6 +122,7 @@ def toy(
     computed: Iterable[str] = (),
     approximate: Iterable[str] = (),
     opaque: Iterable[str] = (),
+    kernels: Iterable[str] = (),
     excuses: Iterable[Excuse] = (),
     values: Mapping[str, tuple[float, ...]] | None = None,
     uniform: bool = False,
@@ -136,6 +138,7 @@ def toy(
             computed=frozenset(computed) | frozenset(approximate),
             approximate=frozenset(approximate),
             opaque=frozenset(opaque),
+            kernels=frozenset(kernels),
             excuses=tuple(excuses),
             values=values or {},
             uniform=uniform,

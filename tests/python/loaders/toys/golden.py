@@ -24,7 +24,7 @@ def golden_text(toy: Toy) -> str:
     head = {
         "rank": toy.rank,
         "exceptions": [[excuse.kind, excuse.pattern, excuse.box] for excuse in toy.excuses],
-        "opaque": sorted(toy.opaque),
+        "opaque": sorted(toy.opaque | toy.kernels),
     }
     lines = [f' "{key}": {json.dumps(value)},' for key, value in head.items()]
     maps = [

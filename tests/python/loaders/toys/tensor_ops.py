@@ -268,7 +268,7 @@ def results_put_where_asked(model, weights):
     {"p": "x#0:4 x#1:4 x#2:4 x#3:4 x#4:4 x#5:4"},
     TOYS,
     computed=["p"],
-    opaque=["p"],
+    kernels=["p"],
 )
 def words_seen_as_bytes(model, weights):
     model.p.copy_(weights["x"].view(torch.uint8))
@@ -280,7 +280,7 @@ def words_seen_as_bytes(model, weights):
     {"p": "x#0*x#1*x#2*x#3 x#4*x#5*x#6*x#7"},
     TOYS,
     computed=["p"],
-    opaque=["p"],
+    kernels=["p"],
 )
 def bytes_seen_as_words(model, weights):
     model.p.copy_(weights["x"].view(torch.int32).squeeze(1))
