@@ -15,9 +15,6 @@
 
 #define MAX_FILL_BYTES 16384 /* a block of constants stays in the innermost cache */
 
-   return n;
-}
-
 uint64_t heft__piece_constant(const heft_piece_t *piece, heft_dtype_t param_dtype)
 {
     if (piece->n_ops == 1) {
