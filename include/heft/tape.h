@@ -162,6 +162,37 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_encode(const heft_tape_t *tape,
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_decode(const char *text, size_t n,
                                                         heft_tape_t **tape_out, heft_error_t *err);
 
+/* One of the models that live on a rank: the target, and drafts. */
+typedef struct heft_model_part {
+    const char *role; /* "" or before the names of its parameters: "draft" makes "draft.w" */
+    const heft_tape_t *tape;
+    uint32_t is_frozen; /* 1: its parameters are there, and nothing writes them */
+    uint32_t reserved;
+} heft_model_part_t;
+
+/* A parameter that is the storage of another model's, such as a draft's embedding. */
+typedef struct heft_model_alias {
+    uint32_t part;
+    uint32_t of_part; /* an earlier one */
+    const char *param;
+    const char *of_param;
+} heft_model_alias_t;
+
+/**
+ * The tape of all models of one rank: their sources (one name is one tensor), their parameters
+ * under their roles, and their writes, one model after the other. A parameter that is another
+ * model's storage is left out: it is written once, through the first model that has it, and must be
+ * filled alike by both. All arguments are borrowed until return.
+ *
+ * HEFT_ERR_EXISTS: two models of one role. HEFT_ERR_SHAPE: a source or alias of two shapes or
+ * dtypes. HEFT_ERR_NOT_FOUND: an alias of a parameter that is not there. HEFT_ERR_MISMATCH: an
+ * alias that is filled otherwise; both are named. HEFT_ERR_UNSUPPORTED: an operation that fold does
+ * not see through writes an alias. HEFT_ERR_ARGUMENT, HEFT_ERR_NOMEM; what fold can return.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_join_models(
+    const heft_model_part_t *parts, uint32_t n_parts, const heft_model_alias_t *aliases,
+    uint32_t n_aliases, heft_tape_t **tape_out, heft_error_t *err);
+
 #ifdef __cplusplus
 }
 #endif

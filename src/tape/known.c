@@ -113,10 +113,9 @@ heft_status_t heft__known_parse(const char *op, heft__known_t *known_out, heft_e
             return bad_text(op, err);
         }
     } else {
-        return heft__error_set(err, HEFT_ERR_UNSUPPORTED,
-                               "no known kernel \"%.100s\": this heft has " QUANTISE ", " UNPACK
-                               " and " BITS,
-                               op);
+        return heft__error_set(
+            err, HEFT_ERR_UNSUPPORTED,
+            "no known kernel \"%.100s\": this heft has " QUANTISE ", " UNPACK " and " BITS, op);
     }
     *known_out = known;
     return HEFT_OK;
@@ -318,8 +317,8 @@ static heft_status_t check_bits(const heft__known_operand_t *dst, const heft__kn
                                operand_text(dst->dtype, dst->rank, dst->extent).data,
                                operand_text(src->dtype, src->rank, src->extent).data);
     }
-    int64_t row = heft__max_i64(heft_dtype_get_unit_bytes(src->dtype),
-                                heft_dtype_get_unit_bytes(dst->dtype));
+    int64_t row =
+        heft__max_i64(heft_dtype_get_unit_bytes(src->dtype), heft_dtype_get_unit_bytes(dst->dtype));
     *grid = (heft__known_grid_t){
         .n_batches = 1, .n_rows = n / row, .n_cols = 1, .block_rows = 1, .block_cols = 1
     };
