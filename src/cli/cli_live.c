@@ -104,9 +104,10 @@ static int print_live(const cli_args_t *args, json_t *round)
             (void)printf("%-32s version %" PRId64 "  %" PRId64 " parameters  %s",
                          cli_json_text(m, "member"), cli_json_number(m, "version"),
                          cli_json_number(m, "params"),
-                         json_is_true(match) ? "match"
-                         : match == NULL     ? "not known"
-                                             : "differ");
+                         json_is_true(match)                  ? "match"
+                         : cli_json_number(m, "version") == 0 ? "no version yet"
+                         : match == NULL                      ? "not known"
+                                                              : "differ");
             if (json_is_false(match)) {
                 (void)printf(" (%" PRId64 " of them)", cli_json_number(m, "differ"));
             }

@@ -16,6 +16,26 @@ static int64_t count_destinations(const json_t *status)
     return json_is_array(value) ? (int64_t)json_array_size(value) : json_integer_value(value);
 }
 
+/* Who is there, by id; as many as fit. */
+static void list_destinations(const json_t *status, char *text, size_t size)
+{
+    const json_t *members = json_object_get(status, "members");
+    size_t len = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < json_array_size(members); i++) {
+        const json_t *m = json_array_get(members, i);
+        if (strcmp(cli_json_text(m, "role"), "destination") != 0) {
+            continue;
+        }
+        const char *id = cli_json_text(m, "id");
+        if (len + strlen(id) + 8 >= size) {
+            (void)snprintf(text + len, size - len, ", ...");
+            return;
+        }
+        len += (size_t)snprintf(text + len, size - len, "%s%s", len > 0 ? ", " : "", id);
+    }
+}
+
 /* Until the coordinator knows `wanted` destinations. */
 static int wait_for(const cli_args_t *args, int64_t wanted, int64_t deadline_s)
 {
@@ -27,14 +47,17 @@ static int wait_for(const cli_args_t *args, int64_t wanted, int64_t deadline_s)
             return code;
         }
         int64_t n = count_destinations(status);
+        char present[400];
+        list_destinations(status, present, sizeof present);
         json_decref(status);
         if (n >= wanted) {
             return CLI_OK;
         }
         if (cli_mono_ns() >= end_ns || cli_is_interrupted()) {
             return cli_fail(args, cli_is_interrupted() ? CLI_CANCELED : CLI_PEER,
-                            "%" PRId64 " of %" PRId64 " destinations after %" PRId64 " s", n,
-                            wanted, deadline_s);
+                            "%" PRId64 " of %" PRId64 " destinations after %" PRId64 " s: %s%s", n,
+                            wanted, deadline_s, n > 0 ? "there are " : "nobody has registered",
+                            present);
         }
         const struct timespec pause = { .tv_nsec = 50000000 };
         (void)nanosleep(&pause, NULL);
@@ -51,10 +74,15 @@ static int refuse_while_busy(const cli_args_t *args)
         return code;
     }
     const char *state = cli_json_text(status, "state");
-    if (json_is_true(json_object_get(status, "poisoned"))) {
+    const bool is_feed = strcmp(cli_json_text(status, "kind"), "feed") == 0; /* gives way */
+    if (json_is_true(json_object_get(status, "draining"))) {
+        code = cli_fail(args, CLI_PEER,
+                        "the coordinator is shutting down and begins no more rounds: push again "
+                        "once it is back (ERR_BUSY)");
+    } else if (json_is_true(json_object_get(status, "poisoned"))) {
         code = cli_fail(args, CLI_PEER, "no round begins before recovery: %s (ERR_POISONED)",
                         cli_json_text(status, "reason"));
-    } else if (strcmp(state, "idle") != 0 && cli_json_number(status, "sources") > 0) {
+    } else if (strcmp(state, "idle") != 0 && !is_feed && cli_json_number(status, "sources") > 0) {
         code = cli_fail(args, CLI_PEER, "round %s is in flight (%s): one push at a time (ERR_BUSY)",
                         cli_json_text(status, "round"), state);
     }

@@ -3,6 +3,7 @@
 #include "cli/cli_live.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -36,6 +37,14 @@ static void print_member(const json_t *m)
     (void)printf("\n");
 }
 
+/* destination.heft.0.10 comes after destination.heft.0.9. */
+static int compare_members(const void *a, const void *b)
+{
+    const char *x = cli_json_text(*(const json_t *const *)a, "id");
+    const char *y = cli_json_text(*(const json_t *const *)b, "id");
+    return strverscmp(x, y);
+}
+
 static void print_text(const char *url, const json_t *status)
 {
     (void)printf("coordinator  %s  epoch %" PRId64 "  sequence %" PRId64 "\n", url,
@@ -51,8 +60,28 @@ static void print_text(const char *url, const json_t *status)
     (void)printf("members      %" PRId64 " sources, %" PRId64 " destinations\n",
                  count_of(status, "sources"), count_of(status, "destinations"));
     const json_t *members = json_object_get(status, "members");
-    for (size_t i = 0; i < json_array_size(members); i++) {
-        print_member(json_array_get(members, i));
+    const size_t n = json_array_size(members);
+    const json_t **sorted = calloc(n + 1, sizeof *sorted);
+    for (size_t i = 0; i < n && sorted != NULL; i++) {
+        sorted[i] = json_array_get(members, i);
+    }
+    if (sorted != NULL) { /* else in the order in which they came */
+        qsort(sorted, n, sizeof *sorted, compare_members);
+    }
+    for (size_t i = 0; i < n; i++) {
+        print_member(sorted != NULL ? sorted[i] : json_array_get(members, i));
+    }
+    free(sorted);
+}
+
+static void print_time(void)
+{
+    const time_t now = time(NULL);
+    struct tm local;
+    char text[40];
+    if (localtime_r(&now, &local) != NULL &&
+        strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local) > 0) {
+        (void)printf("time         %s\n", text);
     }
 }
 
@@ -68,6 +97,9 @@ static int show(const cli_args_t *args, bool is_watching)
     }
     if (is_watching && isatty(STDOUT_FILENO) == 1) {
         (void)fputs("\033[H\033[2J", stdout);
+    }
+    if (is_watching) {
+        print_time();
     }
     print_text(cli_url(args), status);
     (void)fflush(stdout);

@@ -335,8 +335,7 @@ static heft_status_t set_up(heft_coordinator_t *c, const heft_coordinator_opts_t
                          record.sequence);
         c->round.is_bare = record.epoch == 0;
         c->round.n_members = 0; /* grows with the slots in use */
-        const int64_t third = config.contact_ns / MS / 3;
-        c->poll_ms = (uint32_t)heft__max_i64(heft__min_i64(opts->poll_ms, third), 1);
+        c->poll_ms = opts->poll_ms;
         c->no_feed = opts->no_feed != 0;
         c->decide_ms = (uint32_t)(config.limit_ns[HEFT__PHASE_DECIDE] / MS);
         status = restore(c, &record, err);
@@ -496,7 +495,12 @@ heft_status_t heft_coordinator_drain(heft_coordinator_t *c, uint32_t deadline_ms
         heft__round_cancel(&c->round, heft__clock_mono_ns());
         heft__coordinator_settle_locked(c, heft__clock_mono_ns());
     }
-    while (heft__round_is_busy(&c->round) || c->round_lines.len > 0) {
+    while (heft__round_is_busy(&c->round) || c->round_lines.len > 0 ||
+           heft__coordinator_owes_end_locked(c, heft__clock_mono_ns())) {
+        const bool is_over = !heft__round_is_busy(&c->round) && c->round_lines.len == 0;
+        if (heft__clock_mono_ns() >= end && is_over) {
+            break; /* who follows the round will have to look it up in the log */
+        }
         if (heft__clock_mono_ns() >= end) {
             char id[HEFT__ROUND_TEXT_SIZE];
             heft__round_id_format(c->round.id, id);

@@ -50,8 +50,11 @@ typedef struct heft__result_slot {
     int64_t version;
     char began[32]; /* UTC */
     char state[24]; /* once ended */
-    char *json;     /* owned; NULL while it goes on */
-    char *summary;  /* the same without members and problems; owned */
+    bool was_asked; /* somebody follows it */
+    bool was_told;  /* its end, to whoever asked */
+    int64_t ended_ns;
+    char *json;    /* owned; NULL while it goes on */
+    char *summary; /* the same without members and problems; owned */
 } heft__result_slot_t;
 
 /* Objects of parameter digests of one committed round, by source. */
@@ -219,6 +222,9 @@ heft__result_slot_t *heft__coordinator_result_slot_locked(heft_coordinator_t *c,
 heft__result_slot_t *heft__coordinator_new_result_locked(heft_coordinator_t *c);
 /* The round is the machine's present one and has no outcome yet. */
 bool heft__coordinator_is_open_locked(const heft_coordinator_t *c, heft__round_id_t id);
+
+/* A round has just ended, and who follows it has not been told yet: between two requests. */
+bool heft__coordinator_owes_end_locked(const heft_coordinator_t *c, int64_t now_ns);
 
 /* ---- what it tells on its own ---- */
 

@@ -38,9 +38,11 @@ static void log_end(const heft_coordinator_t *c, const char *id)
     const bool is_good = r->outcome == HEFT__ROUND_COMMITTED || r->outcome == HEFT__ROUND_IDLE;
     const heft_log_level_t level = is_good ? HEFT_LOG_INFO : HEFT_LOG_WARN;
     const bool has_cause = r->cause.status != HEFT_OK;
-    const char *member = r->cause_slot >= 0 && c->entries[r->cause_slot] != NULL
-                             ? c->entries[r->cause_slot]->id
-                             : "coordinator";
+    const char *reporter = r->cause_slot >= 0 && c->entries[r->cause_slot] != NULL
+                               ? c->entries[r->cause_slot]->id
+                               : "coordinator";
+    /* a source says that its receiver is gone: that one is to be looked after */
+    const char *member = r->cause.peer[0] != '\0' ? r->cause.peer : reporter;
     const heft__logged_t fields[] = {
         HEFT__LOG_TEXT("round", id),
         HEFT__LOG_TEXT("kind", heft__round_kind_text(r->kind)),
@@ -48,11 +50,12 @@ static void log_end(const heft_coordinator_t *c, const char *id)
         HEFT__LOG_TEXT("state", heft__round_state_text(r)),
         HEFT__LOG_REAL("downtime_s", (double)r->downtime_ns / 1e9),
         HEFT__LOG_TEXT("member", member),
+        HEFT__LOG_TEXT("reported_by", reporter),
         HEFT__LOG_TEXT("phase", heft__phase_text(r->cause.phase)),
         HEFT__LOG_TEXT("cause", r->cause.cause),
     };
     if ((int)level <= heft__log_max_level) {
-        heft__log_event(level, "coordinator", "round ended", fields, has_cause ? 8 : 5);
+        heft__log_event(level, "coordinator", "round ended", fields, has_cause ? 9 : 5);
     }
 }
 

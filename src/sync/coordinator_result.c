@@ -133,9 +133,16 @@ static json_t *live_list(heft_coordinator_t *c)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; list != NULL && i < c->round.n_members; i++) {
-        if (is_of_round(c, i) && c->round.members[i].moves &&
-            c->entries[i]->report.live[0] != '\0' &&
-            heft__round_id_equal(c->entries[i]->report.round, c->round.id)) {
+        const heft__round_member_t *m = &c->round.members[i];
+        if (!is_of_round(c, i) || m->role != HEFT__ROLE_DESTINATION) {
+            continue;
+        }
+        if (!m->moves) { /* nothing to compare */
+            (void)json_array_append_new(
+                list,
+                json_pack("{s:s,s:i,s:i}", "member", c->entries[i]->id, "version", 0, "params", 0));
+        } else if (c->entries[i]->report.live[0] != '\0' &&
+                   heft__round_id_equal(c->entries[i]->report.round, c->round.id)) {
             (void)json_array_append_new(list, live_json(c, i));
         }
     }
@@ -172,6 +179,9 @@ static json_t *member_json(const heft_coordinator_t *c, uint32_t slot, bool all)
         const int64_t silent_ns = heft__max_i64(heft__clock_mono_ns() - m->contact_ns, 0);
         (void)heft__json_put(item, "silent_ms", json_integer(silent_ns / 1000000));
         (void)heft__json_put(item, "contact", json_string(contact_text(c, silent_ns)));
+    }
+    if (m->in_place) {
+        (void)heft__json_put(item, "in_place", json_true());
     }
     if (m->poison != HEFT__POISON_NONE) {
         (void)heft__json_put(item, "poison", json_string(heft__poison_text(m->poison)));
@@ -328,6 +338,9 @@ static void count_round(heft_coordinator_t *c)
         heft__coordinator_note_feed_locked(c, heft__clock_mono_ns());
         return;
     }
+    if (r->outcome == HEFT__ROUND_PARTIAL) {
+        return; /* counted when it fell into doubt */
+    }
     c->n_rounds[committed ? 0 : r->outcome == HEFT__ROUND_ABORTED ? 1 : 2]++;
     for (int p = 0; p < HEFT__N_PHASES; p++) {
         c->phase_ns[p] += r->elapsed_ns[p];
@@ -385,11 +398,13 @@ void heft__coordinator_end_locked(heft_coordinator_t *c)
     char *summary = render_result(c, slot, true);
     (void)snprintf(slot->state, sizeof slot->state, "%s", heft__round_state_text(r));
     count_round(c);
-    if (r->outcome == HEFT__ROUND_COMMITTED && r->kind == HEFT__KIND_SYNC) {
+    const bool decided = r->outcome == HEFT__ROUND_COMMITTED || r->outcome == HEFT__ROUND_PARTIAL;
+    if (decided && r->kind == HEFT__KIND_SYNC) {
         heft__coordinator_keep_digests_locked(c);
     }
     slot->json = json;
     slot->summary = summary;
+    slot->ended_ns = heft__clock_mono_ns();
 }
 
 void heft__serve_rounds_locked(heft_coordinator_t *c, heft__call_t *call)
@@ -466,6 +481,12 @@ json_t *heft__coordinator_status_locked(heft_coordinator_t *c)
         (json_int_t)c->objects.n_items, "bytes", (json_int_t)c->objects.bytes);
     if (r->committed_version > 0) {
         (void)heft__json_put(root, "committed_digest", json_string(r->committed_digest));
+    }
+    if (heft__round_is_busy(r)) {
+        (void)heft__json_put(root, "kind", json_string(heft__round_kind_text(r->kind)));
+    }
+    if (c->draining) {
+        (void)heft__json_put(root, "draining", json_true());
     }
     if (poisoned) {
         char text[320];

@@ -11,6 +11,7 @@
 
 #define MS INT64_C(1000000)
 #define MAX_WAIT_S 60
+#define TELL_NS (2000 * MS) /* who follows a round asks again within this, or is gone */
 
 /* ---- results ---- */
 
@@ -280,7 +281,9 @@ void heft__serve_begin_locked(heft_coordinator_t *c, heft__call_t *call, heft__r
     if (known != NULL) {
         reply_known(c, call, known, kind, begin.version);
     } else if (c->draining) {
-        heft__call_error(call, 503, HEFT_ERR_BUSY, "the coordinator is shutting down");
+        heft__call_error(call, 503, HEFT_ERR_BUSY,
+                         "the coordinator is shutting down and begins no more rounds: push again "
+                         "once it is back");
     } else {
         begin_round(c, call, kind, &begin);
     }
@@ -307,16 +310,30 @@ static heft__result_slot_t *find_round(heft_coordinator_t *c, heft__call_t *call
 
 static void reply_round(heft_coordinator_t *c, heft__call_t *call, heft__result_slot_t *slot)
 {
+    slot->was_asked = true;
     if (slot->json == NULL) {
         heft__call_json(call, 200, heft__coordinator_result_locked(c, slot));
         return;
     }
+    slot->was_told = true;
     char *copy = heft__strdup(slot->json);
     if (copy == NULL) {
         heft__call_error(call, 500, HEFT_ERR_NOMEM, "out of memory");
         return;
     }
     heft__call_text(call, 200, "application/json", copy, strlen(copy));
+}
+
+bool heft__coordinator_owes_end_locked(const heft_coordinator_t *c, int64_t now_ns)
+{
+    for (uint32_t i = 0; i < HEFT__MAX_RESULTS; i++) {
+        const heft__result_slot_t *slot = &c->results[i];
+        if (slot->json != NULL && slot->was_asked && !slot->was_told &&
+            now_ns - slot->ended_ns < TELL_NS) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static bool parse_wait(const char *text, int64_t *seconds_out)
@@ -342,6 +359,7 @@ void heft__serve_get_round_locked(heft_coordinator_t *c, heft__call_t *call, con
     }
     const bool again = call->waits == HEFT__WAIT_ENDED;
     if (!again && seconds > 0 && heft__coordinator_is_open_locked(c, slot->id)) {
+        slot->was_asked = true;
         call->waits = HEFT__WAIT_ENDED;
         call->round = slot->id;
         call->deadline_ns = heft__clock_mono_ns() + seconds * 1000 * MS;

@@ -108,9 +108,11 @@ void heft__serve_metrics_locked(heft_coordinator_t *c, heft__call_t *call)
     const char *why;
     uint32_t n[3] = { 0, 0, 0 };
     uint32_t serving = 0;
+    const int64_t now = heft__clock_mono_ns();
     for (uint32_t i = 0; i < r->n_members; i++) {
         n[r->members[i].used ? r->members[i].role : 0]++;
-        serving += r->members[i].used && r->members[i].serving;
+        serving += r->members[i].used && r->members[i].serving &&
+                   now - r->members[i].contact_ns <= r->config.contact_ns;
     }
     heft__text_t text;
     heft__text_init(&text);
@@ -124,7 +126,8 @@ void heft__serve_metrics_locked(heft_coordinator_t *c, heft__call_t *call)
     put_metric(&text, "heft_sources", "gauge", "Registered sources.", n[HEFT__ROLE_SOURCE]);
     put_metric(&text, "heft_destinations", "gauge", "Registered destinations.",
                n[HEFT__ROLE_DESTINATION]);
-    put_metric(&text, "heft_destinations_serving", "gauge", "Destinations that serve.", serving);
+    put_metric(&text, "heft_destinations_serving", "gauge",
+               "Destinations that serve and are in contact.", serving);
     heft__text_put(&text, "# HELP heft_rounds_total Rounds by outcome.\n"
                           "# TYPE heft_rounds_total counter\n");
     static const char *const outcomes[] = { "committed", "aborted", "passed", "in_doubt" };

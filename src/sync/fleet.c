@@ -176,6 +176,7 @@ static heft_status_t attach_links(heft__fleet_t *fleet, heft__fleet_t *old,
             ADD_PROBLEM(problems, HEFT__PROBLEM_TRANSPORT, "%s: %s", link->id, why.message);
             if (first == HEFT_OK) {
                 first = status;
+                memcpy(fleet->blamed, link->id, sizeof fleet->blamed);
                 if (err != NULL) {
                     *err = why;
                 }
@@ -207,6 +208,7 @@ heft_status_t heft__fleet_set(heft__fleet_t *fleet, const heft__peer_t *peers, u
     }
     char key[HEFT__DIGEST_SIZE];
     make_key(peers, n_peers, key);
+    fleet->blamed[0] = '\0';
     if (strcmp(key, fleet->key) == 0 && is_connected(fleet)) {
         return HEFT_OK;
     }

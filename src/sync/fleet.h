@@ -69,8 +69,9 @@ typedef struct heft__fleet {
     uint32_t n_families;
     heft__link_t *links;
     uint32_t n_links;
-    uint64_t n_compiled; /* plans ever made */
-    uint64_t n_attached; /* remotes ever attached */
+    char blamed[HEFT__ID_SIZE]; /* the first that could not be attached; "": none */
+    uint64_t n_compiled;        /* plans ever made */
+    uint64_t n_attached;        /* remotes ever attached */
 } heft__fleet_t;
 
 void heft__fleet_init(heft__fleet_t *fleet);

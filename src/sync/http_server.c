@@ -521,7 +521,10 @@ static heft_status_t open_socket(const struct addrinfo *found, const char *addre
         if (fd >= 0) {
             (void)close(fd);
         }
-        return heft__error_set_sys(err, HEFT_ERR_IO, sys, "cannot listen on %s:%u", address, port);
+        return heft__error_set_sys(err, HEFT_ERR_IO, sys, "cannot listen on %s:%u%s", address, port,
+                                   sys == EADDRINUSE ? ", another process has it (ss -ltnp names "
+                                                       "it): end it, or give another port"
+                                                     : "");
     }
     const bool v6 = bound.ss_family == AF_INET6;
     *port_out = ntohs(v6 ? ((struct sockaddr_in6 *)(void *)&bound)->sin6_port

@@ -304,7 +304,7 @@ static heft_status_t look_at_round(heft_publisher_t *pub, heft__http_t *http,
                                    heft__round_id_t round, heft__outcome_t *outcome_out,
                                    int *code_out, heft_error_t *err)
 {
-    enum { WAIT_S = 10 };
+    enum { WAIT_S = 3 };
     char id[HEFT__ROUND_TEXT_SIZE];
     char path[64 + HEFT__ROUND_TEXT_SIZE];
     char *reply = NULL;
@@ -318,6 +318,22 @@ static heft_status_t look_at_round(heft_publisher_t *pub, heft__http_t *http,
         heft__free(reply);
     }
     return status;
+}
+
+/* The caller's version is decided, one way or the other, and somebody is slow to clear away: a dead
+ * rank is waited for until its contact time is over. */
+static void tell_wait(const heft__outcome_t *outcome)
+{
+    const bool is_clearing = strcmp(outcome->phase, "resume") == 0 ||
+                             strcmp(outcome->phase, "release") == 0 ||
+                             strcmp(outcome->phase, "abort") == 0;
+    char id[HEFT__ROUND_TEXT_SIZE];
+    if (is_clearing && outcome->n_awaited > 0) {
+        heft__round_id_format(outcome->round, id);
+        heft__log(HEFT_LOG_WARN, "publisher", "round %s is %s: waiting for %s of %s%s", id,
+                  outcome->state, outcome->phase, outcome->awaited,
+                  outcome->n_awaited > 1 ? " and others" : "");
+    }
 }
 
 /* Follow the round to its end. Its phases are bounded by the coordinator, silence by our deadline.
@@ -335,6 +351,7 @@ static heft_status_t follow_round(heft_publisher_t *pub, heft__http_t *http, hef
                 return HEFT_OK;
             }
             deadline = heft__clock_mono_ns() + silence_ns;
+            tell_wait(outcome_out);
         } else if (code != 0 || heft__clock_mono_ns() >= deadline) {
             return status; /* the coordinator does not know the round, or has been away too long */
         } else {
@@ -351,7 +368,8 @@ static void fill_result(const heft__outcome_t *outcome, heft_push_result_t *resu
     result->n_pieces =
         outcome->pieces > 0 ? (uint32_t)heft__min_i64(outcome->pieces, UINT32_MAX) : 0;
     result->n_bytes = outcome->bytes;
-    result->transfer_s = outcome->stage_s;
+    result->transfer_s =
+        outcome->stage_s > outcome->in_place_s ? outcome->stage_s : outcome->in_place_s;
     result->verify_s = outcome->verify_s;
     result->pause_s = outcome->pause_s;
     result->total_s = outcome->total_s;
@@ -365,15 +383,17 @@ static heft_status_t explain(const heft__outcome_t *outcome, heft_error_t *err)
     heft__round_id_format(outcome->round, id);
     heft_status_t status =
         outcome->cause.status != HEFT_OK ? outcome->cause.status : HEFT_ERR_STATE;
-    const char *phase = heft__phase_text(outcome->cause.phase);
+    const bool has_phase = outcome->cause.phase != HEFT__PHASE_NONE;
+    const char *in = has_phase ? " in " : "";
+    const char *phase = has_phase ? heft__phase_text(outcome->cause.phase) : "";
     const char *peer = outcome->cause.peer;
     if (outcome->first_problem[0] != '\0') { /* it names its member */
-        (void)heft__error_set(err, status, "round %s of version %lld %s in %s: %s", id,
-                              (long long)outcome->version, outcome->state, phase,
+        (void)heft__error_set(err, status, "round %s of version %lld %s%s%s: %s", id,
+                              (long long)outcome->version, outcome->state, in, phase,
                               outcome->first_problem);
     } else {
-        (void)heft__error_set(err, status, "round %s of version %lld %s in %s: %s%s%s%s%s", id,
-                              (long long)outcome->version, outcome->state, phase,
+        (void)heft__error_set(err, status, "round %s of version %lld %s%s%s: %s%s%s%s%s", id,
+                              (long long)outcome->version, outcome->state, in, phase,
                               outcome->cause_member, peer[0] != '\0' ? " to " : "", peer,
                               outcome->cause_member[0] != '\0' ? ": " : "", outcome->cause.cause);
     }

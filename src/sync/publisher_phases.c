@@ -69,7 +69,8 @@ static void do_preflight(heft_publisher_t *pub, const heft__order_t *order)
     report->problems = problems;
     memcpy(report->plans, plans, sizeof report->plans);
     heft__member_unlock(pub->member, false);
-    conclude(pub, status, HEFT__STATE_IDLE, &err, NULL);
+    const heft__blame_t blame = { .peer = pub->fleet.blamed[0] != '\0' ? pub->fleet.blamed : NULL };
+    conclude(pub, status, HEFT__STATE_IDLE, &err, &blame);
 }
 
 /* ---- prepare ---- */

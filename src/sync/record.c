@@ -298,6 +298,25 @@ heft_status_t heft__record_save(const char *path, const heft__record_t *record, 
     return status;
 }
 
+/* The lock file says who holds the lock: for people alone, the lock is the kernel's. */
+static void write_holder(int fd)
+{
+    char name[HEFT__PROCESS_SIZE];
+    heft__process_name(name);
+    if (ftruncate(fd, 0) != 0 || pwrite(fd, name, strlen(name), 0) != (ssize_t)strlen(name)) {
+        heft__log(HEFT_LOG_DEBUG, "sync", "the lock file does not say who holds it");
+    }
+}
+
+static void read_holder(int fd, char out[HEFT__PROCESS_SIZE])
+{
+    const ssize_t n = pread(fd, out, HEFT__PROCESS_SIZE - 1, 0);
+    out[n > 0 ? n : 0] = '\0';
+    for (char *c = out; *c != '\0'; c++) {
+        *c = *c > ' ' && *c < 127 ? *c : '?';
+    }
+}
+
 heft_status_t heft__record_lock(const char *path, int *fd_out, heft_error_t *err)
 {
     heft__text_t name;
@@ -310,11 +329,15 @@ heft_status_t heft__record_lock(const char *path, int *fd_out, heft_error_t *err
         return heft__error_set_sys(err, HEFT_ERR_IO, sys, "state file %.120s: lock", path);
     }
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        const int why = errno;
+        char holder[HEFT__PROCESS_SIZE] = "";
+        read_holder(fd, holder);
         (void)close(fd);
-        return heft__error_set_sys(err, HEFT_ERR_BUSY, why,
-                                   "state file %.120s: another coordinator has it", path);
+        return heft__error_set(err, HEFT_ERR_BUSY,
+                               "state file %.100s: another coordinator has it (%s): end that one, "
+                               "or give this one a file of its own",
+                               path, holder[0] != '\0' ? holder : "it does not say which");
     }
+    write_holder(fd);
     *fd_out = fd;
     return HEFT_OK;
 }

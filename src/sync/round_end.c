@@ -75,6 +75,18 @@ static void warn_of_downtime(heft__round_t *round)
     }
 }
 
+/* A destination that moved was left to be refilled: the version is decided, and not everywhere. */
+static bool is_left_unfilled(heft__round_t *round)
+{
+    EACH_MEMBER(round, m)
+    {
+        if (heft__round_is_moving(m) && m->poison == HEFT__POISON_REFILL) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool step_committed(heft__round_t *round, int64_t now_ns)
 {
     if (!all_through(round)) {
@@ -87,7 +99,8 @@ static bool step_committed(heft__round_t *round, int64_t now_ns)
         return true;
     }
     exclude_unconfirmed(round);
-    heft__round_end(round, HEFT__ROUND_COMMITTED, now_ns);
+    heft__round_end(round, is_left_unfilled(round) ? HEFT__ROUND_PARTIAL : HEFT__ROUND_COMMITTED,
+                    now_ns);
     return true;
 }
 
@@ -157,11 +170,19 @@ static bool is_watched(const heft__round_t *round, const heft__round_member_t *m
     return by_contact && heft__round_acts(round, m) && !m->lost && !m->overdue;
 }
 
+/* Since when it is silent. A source that slept and then begins a push may not have polled again
+ * yet: for it the round counts. A destination that was lost before is not waited for. */
+static int64_t silent_since(const heft__round_t *round, const heft__round_member_t *m)
+{
+    return m->role == HEFT__ROLE_SOURCE ? heft__max_i64(m->contact_ns, round->began_ns)
+                                        : m->contact_ns;
+}
+
 static void check_contact(heft__round_t *round, int64_t now_ns)
 {
     EACH_MEMBER(round, m)
     {
-        if (!is_watched(round, m) || now_ns - m->contact_ns <= round->config.contact_ns) {
+        if (!is_watched(round, m) || now_ns - silent_since(round, m) <= round->config.contact_ns) {
             continue;
         }
         m->overdue = true;
@@ -255,7 +276,7 @@ int64_t heft__round_next_tick(const heft__round_t *round)
     EACH_MEMBER(round, m)
     {
         if (is_watched(round, m)) {
-            next = heft__min_i64(next, m->contact_ns + round->config.contact_ns + 1);
+            next = heft__min_i64(next, silent_since(round, m) + round->config.contact_ns + 1);
         }
     }
     return next;

@@ -171,9 +171,10 @@ static bool has_flipped(const heft__round_t *round, const heft__round_member_t *
     if (m->lost || !m->registered || m->condition == HEFT__CONDITION_LIVE_SUSPECT) {
         return false;
     }
-    if (heft__round_is_current(round, m) &&
-        (m->state == HEFT__STATE_FLIPPED || m->phase == HEFT__PHASE_RESUME ||
-         m->phase == HEFT__PHASE_RELEASE)) {
+    /* one that was released without a flip, out of service, went through these phases as well */
+    const bool is_past = (m->phase == HEFT__PHASE_RESUME || m->phase == HEFT__PHASE_RELEASE) &&
+                         m->live_version == round->version;
+    if (heft__round_is_current(round, m) && (m->state == HEFT__STATE_FLIPPED || is_past)) {
         return true;
     }
     /* after a restart: it went through this round before, and has no reason to say so again */

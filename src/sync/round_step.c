@@ -323,6 +323,12 @@ static bool step_manifest(heft__round_t *round, int64_t now_ns)
                        !(m->live_version == round->version && m->serving);
         }
     }
+    if (round->kind == HEFT__KIND_LIVE) {
+        EACH_MEMBER(round, m)
+        {
+            m->moves = m->live_version > 0; /* nothing is live in the others yet */
+        }
+    }
     /* also with nobody to move: the sources see whether ranks are missing */
     const heft__phase_t next =
         round->kind == HEFT__KIND_LIVE ? HEFT__PHASE_LIVE : HEFT__PHASE_PREFLIGHT;

@@ -147,11 +147,38 @@ static heft_status_t fill(const row_t *rows, size_t n, void *opts, heft_config_t
 
 #define FILL(rows) fill((rows), sizeof(rows) / sizeof(rows)[0], opts, config_out, err)
 
+/* A member that waits at the coordinator for longer than a third of the contact time would be taken
+ * for lost by two polls that go astray. The default gives way, a wish does not. */
+static heft_status_t fit_poll(heft_coordinator_opts_t *opts, bool is_given,
+                              const heft_config_t *config, heft_error_t *err)
+{
+    const uint32_t third = opts->contact_ms / 3 > 0 ? opts->contact_ms / 3 : 1;
+    heft_setting_t setting;
+    heft__config_get(config, "poll-ms", &setting);
+    if (opts->poll_ms <= third) {
+        return HEFT_OK;
+    }
+    if (is_given || setting.origin != HEFT_ORIGIN_DEFAULT) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "poll-ms %u is more than a third of contact-ms %u: at most %u",
+                               opts->poll_ms, opts->contact_ms, third);
+    }
+    opts->poll_ms = third;
+    return HEFT_OK;
+}
+
 heft_status_t heft__settings_coordinator(heft_coordinator_opts_t *opts, heft_config_t **config_out,
                                          heft_error_t *err)
 {
+    const bool is_given = opts->poll_ms != 0;
     heft_status_t status = FILL(coordinator_rows);
     if (status == HEFT_OK) {
+        status = fit_poll(opts, is_given, *config_out, err);
+        if (status != HEFT_OK) {
+            heft_config_destroy(*config_out);
+            *config_out = NULL;
+            return status;
+        }
         heft__config_log_warnings(*config_out);
     }
     return status;

@@ -428,6 +428,10 @@ typedef struct heft__outcome {
     uint32_t n_destinations; /* that took part and moved */
     int64_t bytes, pieces;
     double prepare_s, stage_s, verify_s, pause_s, total_s;
+    double in_place_s; /* longest flip of one that received in it; 0: none did */
+    char phase[16];
+    char awaited[HEFT__ID_SIZE]; /* a member that has not done its present order; "": none */
+    uint32_t n_awaited;
 } heft__outcome_t;
 
 heft_status_t heft__outcome_decode(const char *text, size_t n, heft__outcome_t *out,

@@ -178,6 +178,38 @@ static void count_destinations(json_t *list, heft__outcome_t *out)
     }
 }
 
+static bool is_text(json_t *object, const char *key, const char *text)
+{
+    const char *value = json_string_value(json_object_get(object, key));
+    return value != NULL && strcmp(value, text) == 0;
+}
+
+/* Who has been given an order for the present phase and has not said that it is done. */
+static void find_awaited(json_t *list, heft__outcome_t *out)
+{
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        json_t *member = json_array_get(list, i);
+        const bool is_done =
+            is_text(member, "phase", out->phase) && is_text(member, "result", "ok");
+        if (is_text(member, "order", out->phase) && !is_done && out->n_awaited++ == 0) {
+            copy_text(member, "id", out->awaited, sizeof out->awaited);
+        }
+    }
+}
+
+/* Those that receive in place do it inside their flip. */
+static void find_in_place(json_t *list, heft__outcome_t *out)
+{
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        json_t *member = json_array_get(list, i);
+        json_t *flip_ns = json_object_get(json_object_get(member, "counters"), "flip_ns");
+        const double s = (double)json_integer_value(flip_ns) / 1e9;
+        if (json_is_true(json_object_get(member, "in_place")) && s > out->in_place_s) {
+            out->in_place_s = s;
+        }
+    }
+}
+
 heft_status_t heft__outcome_decode(const char *text, size_t n, heft__outcome_t *out,
                                    heft_error_t *err)
 {
@@ -205,6 +237,9 @@ heft_status_t heft__outcome_decode(const char *text, size_t n, heft__outcome_t *
     }
     read_problems(json_object_get(root, "problems"), &outcome);
     count_destinations(json_object_get(root, "members"), &outcome);
+    copy_text(root, "phase", outcome.phase, sizeof outcome.phase);
+    find_awaited(json_object_get(root, "members"), &outcome);
+    find_in_place(json_object_get(root, "members"), &outcome);
     outcome.bytes = json_integer_value(json_object_get(root, "bytes"));
     outcome.pieces = json_integer_value(json_object_get(root, "pieces"));
     json_t *seconds = json_object_get(root, "seconds");

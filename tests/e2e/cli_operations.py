@@ -120,6 +120,36 @@ class Operations(Case):
         ended = [line for line in lines if line["message"] == "round ended"]
         self.assertEqual([(e["version"], e["state"]) for e in ended], [(1, "committed")])
 
+    def test_logs_name_who_died(self):
+        self.start("--contact-ms", "3000")
+        ranks = self.serve_all()
+        self.push(1)
+        dead = ranks[1]
+        dead.child.kill()
+        dead.child.wait(DEADLINE_S)
+        self.assertEqual(run("push", self.model, "--url", self.url, "--version", "2").returncode, 5)
+        self.assertEqual(ranks[0].stop(), 0)
+        self.coordinator.stop()
+        lines = [json.loads(line) for line in self.coordinator.errors if not line.startswith("heft coordinator: ")]
+        ended = [line for line in lines if line["message"] == "round ended" and line["state"] == "aborted"]
+        self.assertEqual([e["member"] for e in ended], ["destination.heft.0.1"])
+        self.assertIn("reported_by", ended[0])
+
+    def test_metrics_are_those_of_pushes_and_of_who_is_there(self):
+        self.start("--contact-ms", "3000")
+        ranks = self.serve_all()
+        self.push(1)
+        before = parse_metrics(self.get("/metrics"))
+        self.heft("verify", "--live", "--url", self.url)
+        after = parse_metrics(self.get("/metrics"))
+        self.assertEqual(after["heft_last_round_seconds"], before["heft_last_round_seconds"])
+        self.assertEqual(after["heft_destinations_serving"], TP)
+        ranks[1].child.kill()
+        end = time.monotonic() + DEADLINE_S
+        while parse_metrics(self.get("/metrics"))["heft_destinations_serving"] != TP - 1:
+            self.assertLess(time.monotonic(), end, "a rank that is silent counts as serving")
+            time.sleep(0.1)
+
     def test_metrics_say_what_happened(self):
         self.start()
         self.serve_all()

@@ -272,7 +272,52 @@ class Rounds(Case):
     def test_wait_for_has_a_deadline(self):
         result = run("push", self.model, "--url", self.url, "--version", "1", "--wait-for", "1", "--wait-seconds", "1")
         self.assertEqual(result.returncode, 5)
-        self.assertIn("0 of 1 destinations after 1 s", result.stderr)
+        self.assertIn("0 of 1 destinations after 1 s: nobody has registered", result.stderr)
+        process = self.serve(1)
+        result = run("push", self.model, "--url", self.url, "--version", "1", "--wait-for", "2", "--wait-seconds", "1")
+        self.assertEqual(result.returncode, 5)
+        self.assertIn("1 of 2 destinations after 1 s: there are destination.heft.0.1", result.stderr)
+        self.assertEqual(process.stop(), 0)
+
+    def test_a_rank_that_dies_after_its_flip_is_waited_for_with_a_word(self):
+        ranks = [self.serve(rank) for rank in range(TP)]
+        self.assertEqual(self.push(1)["state"], "committed")
+        ranks[1].child.send_signal(signal.SIGSTOP)
+        result = run("push", self.model, "--url", self.url, "--version", "2")
+        self.assertEqual(result.returncode, 5)
+        self.assertRegex(result.stderr, r"round \S+ is aborted: waiting for abort of destination.heft.0.1")
+        self.assertNotIn(" in none", result.stderr)
+        ranks[1].child.send_signal(signal.SIGCONT)
+        for process in ranks:
+            self.assertEqual(process.stop(), 0)
+
+    def test_a_rank_without_a_version_is_said(self):
+        first = [self.serve(rank) for rank in range(TP)]
+        self.assertEqual(self.push(1)["state"], "committed")
+        fresh = self.serve(0, "--replica", "1")  # half of an engine: nobody feeds it
+        result = self.heft("verify", "--live", "--url", self.url, code=1)
+        self.assertRegex(result.stdout, r"destination.heft.1.0 +version 0 .*no version yet")
+        self.assertIn(f"{TP} of {TP + 1} destinations match", result.stdout)
+        for process in (*first, fresh):
+            self.assertEqual(process.stop(), 0)
+
+    def test_a_late_engine_is_fed_without_a_source(self):
+        first = [self.serve(rank) for rank in range(TP)]
+        self.assertEqual(self.push(1)["state"], "committed")
+        late = [self.serve(rank, "--replica", "1", "--readers", "1") for rank in range(TP)]
+        for process in late:
+            process.wait_event("live", version=1)
+        live = self.json("verify", "--live", "--url", self.url)
+        self.assertEqual([m["match"] for m in live["live"]], [True] * 2 * TP)
+        self.assertEqual(self.push(2)["state"], "committed")
+        for process in (*first, *late):
+            self.assertEqual(process.stop(), 0)
+
+    def test_in_place_pushes_tell_their_transfer_time(self):
+        ranks = [self.serve(rank, "--in-place") for rank in range(TP)]
+        self.assertGreater(self.push(1)["transfer_s"], 0)
+        for process in ranks:
+            self.assertEqual(process.stop(), 0)
 
     def test_status_is_what_the_coordinator_says(self):
         with urllib.request.urlopen(self.url + "/v1/status", timeout=DEADLINE_S) as reply:
@@ -280,6 +325,17 @@ class Rounds(Case):
         watch = Process(self, "status", "--url", self.url, "--watch", "--json")
         watch.wait_line(lambda line: json.loads(line)["committed_version"] == 0)
         self.assertEqual(watch.stop(signal.SIGINT), 0)
+
+    def test_watching_shows_the_time_and_sorts_members(self):
+        ranks = [self.serve(rank) for rank in (1, 0)]
+        watch = Process(self, "status", "--url", self.url, "--watch")
+        watch.wait_line(lambda line: "destination.heft.0.1" in line)
+        self.assertEqual(watch.stop(signal.SIGINT), 0)
+        self.assertRegex(watch.lines[0], r"^time +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$")
+        members = [line.split()[0] for line in watch.lines if line.startswith("  destination")]
+        self.assertEqual(members[:2], ["destination.heft.0.0", "destination.heft.0.1"])
+        for process in ranks:
+            self.assertEqual(process.stop(), 0)
 
     def test_serve_needs_a_rank_of_several(self):
         args = ("serve", "--url", self.url, *RECIPE, "--model", self.model)
@@ -303,8 +359,19 @@ class Alone(Case):
         first = Process(self, "coordinator")
         url = first.wait_line(lambda line: line.startswith("http://"))
         result = self.heft("coordinator", "--port", url.rsplit(":", 1)[1], code=4)
-        self.assertIn(url.rsplit(":", 1)[1], result.stderr)
+        self.assertIn(url.rsplit(":", 1)[1] + ", another process has it", result.stderr)
         self.assertEqual(first.stop(signal.SIGINT), 0)
+
+    def test_a_state_file_that_is_held_names_the_holder(self):
+        first = Process(self, "coordinator", "--state", self.dir / "state")
+        first.wait_line(lambda line: line.startswith("http://"))
+        result = self.heft("coordinator", "--state", self.dir / "state", code=5)
+        self.assertRegex(result.stderr, rf"another coordinator has it \(\S+:{first.child.pid}\): end that one, or give")
+        self.assertEqual(first.stop(signal.SIGINT), 0)
+
+    def test_a_poll_beyond_a_third_of_the_contact_time_is_refused(self):
+        result = self.heft("coordinator", "--contact-ms", "3000", "--poll-ms", "2000", code=2)
+        self.assertIn("poll-ms 2000 is more than a third of contact-ms 3000: at most 1000", result.stderr)
 
     def test_bad_numbers_are_usage_errors(self):
         for args in (("--port", "70000"), ("--port", "x"), ("--stage-ms", "0"), ("--contact-ms", "-5")):

@@ -496,6 +496,47 @@ static void restart_with_commit_flips(void **state)
     EXPECT_ORDER(2, HEFT__PHASE_RESUME);
 }
 
+/* It had been paused, and was released without a flip when the coordinator died: it is not at the
+ * version, whatever phases it went through. */
+static void restart_resumes_none_that_was_released_unflipped(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    put_back(t, HEFT__DECISION_COMMIT, false);
+    t->serving[1] = false;
+    ok(t, 1, HEFT__PHASE_RELEASE, HEFT__STATE_IDLE);
+    EXPECT_ORDER(1, HEFT__PHASE_FLIP);
+    t->live[2] = 8;
+    t->serving[2] = false;
+    ok(t, 2, HEFT__PHASE_RELEASE, HEFT__STATE_IDLE); /* this one has flipped */
+    EXPECT_STATE(HEFT__ROUND_FLIPPING);
+    EXPECT_ORDER(1, HEFT__PHASE_FLIP);
+}
+
+/* Its machine slept; it pushes before it has polled again. */
+static void contact_of_a_source_counts_from_the_begin_of_a_round(void **state)
+{
+    (void)state;
+    table_t table;
+    table_t *t = &table;
+    heft_error_t err = HEFT_ERROR_INIT;
+    set_table(t, 2);
+    hear_all(t, 2);
+    t->now += 100 * S;
+    say(t, 1, HEFT__PHASE_NONE, HEFT__RESULT_NONE, HEFT__STATE_IDLE);
+    EXPECT_STATUS(begin(t, 8, &err), HEFT_OK);
+    write_ok(t);
+    tick_after(t, S);
+    EXPECT_STATE(HEFT__ROUND_PREPARING);
+    assert_true(heft__round_next_tick(&t->round) > t->now);
+    ok(t, 0, HEFT__PHASE_PREFLIGHT, HEFT__STATE_IDLE);
+    ok(t, 1, HEFT__PHASE_PREFLIGHT, HEFT__STATE_IDLE);
+    assert_true((t->round.todo & HEFT__TODO_CHECK_PLANS) != 0);
+    tick_after(t, 31 * S); /* silence within the round is none the less noticed */
+    EXPECT_STATE(HEFT__ROUND_ABORTED);
+}
+
 static void restart_without_record_stops_and_aborts(void **state)
 {
     (void)state;
@@ -569,6 +610,8 @@ int main(void)
         cmocka_unit_test(lost_record_does_not_go_back),
         cmocka_unit_test(numbers_of_orders_differ_between_lives),
         cmocka_unit_test(restart_with_commit_flips),
+        cmocka_unit_test(restart_resumes_none_that_was_released_unflipped),
+        cmocka_unit_test(contact_of_a_source_counts_from_the_begin_of_a_round),
         cmocka_unit_test(restart_without_record_stops_and_aborts),
         cmocka_unit_test(restart_in_doubt_stays_poisoned),
         cmocka_unit_test(restart_waits_for_members_that_have_not_come_back),
