@@ -37,7 +37,7 @@ from heft.publisher import Member, Publisher, PushResult, manifest_of
 from heft.recipe import Bindings, Issue, Recipe
 from heft.sizes import CacheMap, kv_repeat, padded_size, rollout_tp
 from heft.subscriber import Hooks, Subscriber
-from heft.tape import BufferInfo, BufferKind, Op, OpCode, Tape, View
+from heft.tape import BufferInfo, BufferKind, ModelAlias, ModelPart, Op, OpCode, Tape, View
 
 __version__ = version()
 
@@ -71,6 +71,8 @@ __all__ = [
     "Member",
     "Memory",
     "Mismatch",
+    "ModelAlias",
+    "ModelPart",
     "NameForm",
     "NameOptions",
     "Op",

@@ -139,6 +139,20 @@ class Contract(Handle):
         self.report = report
         return self
 
+    @classmethod
+    def merge(cls, contracts: Sequence[Contract], *, partial: bool = False) -> Contract:
+        """The contract of all ranks from contracts of some each, in any order, proven together.
+
+        Traced loaders only, over one manifest. partial: ranks are still missing.
+        """
+        pointers = ffi.new("heft_contract_t *[]", [one.pointer for one in contracts] or 1)
+        out, report, err = ffi.new("heft_contract_t **"), ffi.new("heft_report_t **"), new_error()
+        status = lib.heft_contract_merge(pointers, len(contracts), partial, out, report, err)
+        found = take_report(report[0])
+        if status:
+            raise error_of(status, err, report=found)
+        return cls._adopt(out[0], found, *contracts)
+
     def to_json(self) -> str:
         """The JSON form; equal contracts give equal text."""
         out = ffi.new("char **")

@@ -99,6 +99,32 @@ class Manifest(Handle):
         return cls._adopt(out[0])
 
     @classmethod
+    def join(
+        cls, parts: Sequence[Manifest], *, shared: Sequence[str] = ()
+    ) -> tuple[Manifest, list[int]]:
+        """One source of several source ranks, and which part sends each of its tensors.
+
+        A name that two parts have is refused unless it matches a pattern of `shared`: a tensor that
+        both keep, such as a tied embedding.
+        """
+        pointers = ffi.new("heft_manifest_t *[]", [part.pointer for part in parts] or 1)
+        texts = [ffi.new("char[]", encode(pattern)) for pattern in shared]
+        patterns = ffi.new("char const *[]", texts or 1)
+        writers = ffi.new("uint32_t[]", max(sum(len(part) for part in parts), 1))
+        out = ffi.new("heft_manifest_t **")
+        call(
+            lib.heft_manifest_join,
+            pointers,
+            len(parts),
+            patterns,
+            len(texts),
+            out,
+            writers,
+        )
+        made = cls._adopt(out[0])
+        return made, list(writers[0 : len(made)])
+
+    @classmethod
     def _adopt(cls, pointer: Any) -> Manifest:
         self = cls()
         self._own(pointer, lib.heft_manifest_destroy)

@@ -67,6 +67,23 @@ class Op(NamedTuple):
     imm_bits: int = 0
 
 
+class ModelPart(NamedTuple):
+    """One of the models that live on a rank: the target, and drafts."""
+
+    role: str  # "", or before the names of its parameters: "draft" makes "draft.w"
+    tape: Tape
+    is_frozen: bool = False  # its parameters are there, and nothing writes them
+
+
+class ModelAlias(NamedTuple):
+    """A parameter that is the storage of another model's, such as a draft's embedding."""
+
+    part: int
+    of_part: int  # an earlier one
+    param: str
+    of_param: str
+
+
 class BufferInfo(NamedTuple):
     name: str
     kind: BufferKind
@@ -133,6 +150,24 @@ class Tape(Handle):
         self = cls.__new__(cls)
         self._take(pointer)
         return self
+
+    @classmethod
+    def join_models(cls, parts: Sequence[ModelPart], aliases: Sequence[ModelAlias] = ()) -> Tape:
+        """The tape of all models of one rank, one after the other, parameters under their roles."""
+        array = ffi.new("heft_model_part_t[]", max(len(parts), 1))
+        roles = [ffi.new("char[]", encode(part.role)) for part in parts]
+        for out, part, role in zip(array, parts, roles, strict=False):
+            out.role, out.tape, out.is_frozen = role, part.tape.pointer, part.is_frozen
+        same = ffi.new("heft_model_alias_t[]", max(len(aliases), 1))
+        names = [
+            [ffi.new("char[]", encode(name)) for name in (one.param, one.of_param)]
+            for one in aliases
+        ]
+        for out, one, (param, of_param) in zip(same, aliases, names, strict=False):
+            out.part, out.of_part, out.param, out.of_param = one.part, one.of_part, param, of_param
+        made = ffi.new("heft_tape_t **")
+        call(lib.heft_tape_join_models, array, len(parts), same, len(aliases), made)
+        return cls._adopt(made[0])
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Tape:

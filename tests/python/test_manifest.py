@@ -52,6 +52,17 @@ def test_a_manifest_goes_through_json() -> None:
         Manifest.from_json(json.dumps(document))
 
 
+def test_parts_of_a_source_are_joined() -> None:
+    first = Manifest.create("source", [("a", DType.F32, (1,)), ("tied", DType.F32, (2,))])
+    second = Manifest.create("source", [("b", DType.F32, (1,)), ("tied", DType.F32, (2,))])
+    with pytest.raises(errors.ExistsError, match="tied"):
+        Manifest.join([first, second])
+    joined, writers = Manifest.join([first, second], shared=["tied"])
+    assert dict(zip(joined.names, writers, strict=True)) == {"a": 0, "b": 1, "tied": 0}
+    with pytest.raises(errors.NotFoundError, match="nothing"):
+        Manifest.join([first, second], shared=["tied", "nothing"])
+
+
 @pytest.mark.parametrize(
     ("tensors", "error", "text"),
     [

@@ -182,6 +182,33 @@ def test_a_contract_of_tapes_holds_what_a_loader_does() -> None:
     assert (plan.report.n_errors, plan.n_kept(0)) == (0, 0)
 
 
+def test_contracts_of_some_ranks_are_merged() -> None:
+    source = {"w": np.zeros((4, 6), np.float32)}
+
+    def half(rank: int) -> heft.Tape:
+        tape = heft.Tape()
+        src = tape.add_buffer(heft.BufferKind.SOURCE, "w", heft.DType.F32, (4, 6))
+        dst = tape.add_buffer(heft.BufferKind.PARAM, "p", heft.DType.F32, (2, 6))
+        rows = heft.View(src, 12 * rank, (2, 6), (6, 1))
+        tape.copy(heft.View.contiguous(dst, (2, 6)), rows)
+        return tape
+
+    parts = [
+        Contract.create(
+            manifest_of(source), tapes=[half(r)], first_rank=r, partial=True, attrs={"rank": str(r)}
+        )
+        for r in (1, 0)
+    ]
+    whole = Contract.merge(parts)
+    del parts
+    gc.collect()
+    assert (whole.n_ranks, whole.first_rank, whole.is_partial) == (2, 0, False)
+    assert whole.attrs == {"rank-0.rank": "0", "rank-1.rank": "1"}
+    assert whole.check() == ()
+    with pytest.raises(errors.ArgumentError, match="rank"):
+        Contract.merge([whole, whole])
+
+
 def test_a_refused_contract_has_the_report() -> None:
     source = tensors()
     source["stray"] = np.zeros(3, np.float32)

@@ -59,6 +59,17 @@ def test_a_tape_goes_through_json() -> None:
         Tape.from_json("{}")
 
 
+def test_models_of_one_rank_share_a_tape() -> None:
+    parts = [heft.ModelPart("", transposing_tape()), heft.ModelPart("draft", transposing_tape())]
+    joined = Tape.join_models(parts)
+    params = [info.name for info in Plan.create([joined]).params()]
+    assert params == ["draft.p", "p"]
+    one = Tape.join_models(parts, [heft.ModelAlias(1, 0, "p", "p")])
+    assert [info.name for info in Plan.create([one]).params()] == ["p"]
+    with pytest.raises(errors.NotFoundError, match="nowhere"):
+        Tape.join_models(parts, [heft.ModelAlias(1, 0, "nowhere", "p")])
+
+
 def test_a_plan_runs_a_copy() -> None:
     plan = Plan.create([transposing_tape()])
     w, p = np.arange(24, dtype=np.float32).reshape(4, 6), np.zeros((6, 4), np.float32)
