@@ -3,6 +3,8 @@
 Hugging Face -> engine layout (tp = 1 and 3) -> Hugging Face is byte-identical; every fused, split, padded and tied
 parameter equals an independent NumPy construction; each planted fault in the recipe or the files is found and named.
 Hugging Face -> MaxText (scanned and not) -> Hugging Face is byte-identical as well, and so is MaxText -> engine layout.
+Megatron's ranks -> Hugging Face -> Megatron's ranks is byte-identical over tensor and pipeline parallel sizes, and in one
+step to the engine's ranks.
 
     real_model.py HEFT MODEL RECIPE
 """
@@ -16,6 +18,8 @@ import sys
 import tempfile
 
 import numpy as np
+
+import real_megatron
 
 HEFT, MODEL, RECIPE = (pathlib.Path(arg).resolve() for arg in sys.argv[1:4])
 CONFIG = json.loads((MODEL / "config.json").read_text())
@@ -143,6 +147,38 @@ def through_maxtext(source, work, engine):
         shutil.rmtree(work / folder)
 
 
+def equal_tensors(got, want, what):
+    expect(set(got) == set(want), f"{what}: names {sorted(set(got) ^ set(want))[:4]}")
+    for name, value in want.items():
+        expect(same(got[name], value), f"{what}: {name}")
+
+
+def through_megatron(source, work, engine):
+    """From Megatron's ranks and back, and in a chain from them straight to the engine's ranks."""
+    name, config = "megatron-to-hf-dense", ["--config", MODEL / "config.json"]
+    recipe = ["--recipe", RECIPE.parent / f"{name}.heft"]
+    for tp, pp, dp in ((1, 1, 1), (3, 1, 1), (1, 2, 1), (3, 2, 1), (1, 3, 2)):
+        tree, out, back = (work / f"{what}-{tp}-{pp}" for what in ("megatron", "hf", "again"))
+        ranks = real_megatron.ranks(source, CONFIG, tp, pp, dp)
+        real_megatron.write(tree, ranks)
+        lets = ["tp=%d" % tp, "pp=%d" % pp, "dp=%d" % dp, "wire=source"]
+        args = [word for let in lets for word in ("--let", let)]
+        heft("convert", tree, out, *recipe, *args, *config)
+        equal_tensors(read(out), source, f"from Megatron's tp={tp} pp={pp} dp={dp}")
+        heft("convert", out, back, *recipe, *args, *config, "--reverse", "--like", tree)
+        want = {f"rank-{number}.{key}": value for number, tensors in ranks.items() for key, value in tensors.items()}
+        equal_tensors(read(back), want, f"back to Megatron's tp={tp} pp={pp} dp={dp}")
+        if (tp, pp) == (3, 2):
+            both = [word for let in lets for word in ("--let", f"{name}.{let}")] + ["--let", f"{RECIPE.stem}.tp=3"]
+            heft("convert", tree, work / "chain", *recipe, "--recipe", RECIPE, *both, *config)
+            for rank in range(3):
+                straight, stepwise = (read(folder / f"rank-{rank}") for folder in (work / "chain", engine))
+                equal_tensors(straight, stepwise, f"from Megatron to the engine's rank {rank}")
+            shutil.rmtree(work / "chain")
+        for folder in (tree, out, back):
+            shutil.rmtree(folder)
+
+
 def mutated(work, name, edit):
     text = RECIPE.read_text()
     changed = edit(text)
@@ -226,6 +262,7 @@ def main():
         for tp in (1, 3):
             out = round_trip(source, work, tp)
         through_maxtext(source, work, out)
+        through_megatron(source, work, out)
         planted_faults(work, out)
         planted_file_faults(work, out)
     finally:
