@@ -369,6 +369,13 @@ static heft_status_t check_contract(heft_coordinator_t *c, const heft__entry_t *
         status = heft__error_set(err, HEFT_ERR_FORMAT, "contract is of rank %u, the member is %u",
                                  contract.rank, entry->identity.rank);
     }
+    if (status == HEFT_OK &&
+        strcmp(contract.mapping != NULL ? contract.mapping : "", bind->mapping) != 0) {
+        status =
+            heft__error_set(err, HEFT_ERR_FORMAT, "contract names mapping %.16s, bind has %.16s",
+                            contract.mapping != NULL ? contract.mapping : "none",
+                            bind->mapping[0] != '\0' ? bind->mapping : "none");
+    }
     memcpy(family_out, contract.family, HEFT__DIGEST_SIZE);
     *n_ranks_out = contract.ranks;
     heft__contract_fini(&contract);
@@ -412,14 +419,15 @@ static bool check_bind(heft_coordinator_t *c, heft__call_t *call, uint32_t slot,
     const bool whole = bind->contract[0] != '\0' && bind->endpoint[0] != '\0';
     const bool none = bind->contract[0] == '\0' && bind->endpoint[0] == '\0';
     const bool is_source = entry->identity.role == HEFT__ROLE_SOURCE;
-    if (is_source ? !none || bind->source[0] != '\0' : !whole) {
+    if (is_source ? !none || bind->source[0] != '\0' || bind->mapping[0] != '\0' : !whole) {
         heft__call_error(call, 400, HEFT_ERR_FORMAT,
-                         "bind: contract, endpoint and source are for destinations, which need "
-                         "the first two");
+                         "bind: contract, endpoint and source are for destinations, "
+                         "which need the first two, as is mapping");
         return false;
     }
-    const char *const digests[] = { bind->manifest, bind->contract, bind->endpoint, bind->source };
-    if (!check_objects(c, call, digests, 4)) {
+    const char *const digests[] = { bind->manifest, bind->contract, bind->endpoint, bind->source,
+                                    bind->mapping };
+    if (!check_objects(c, call, digests, 5)) {
         return false;
     }
     const heft__entry_t *other = find_endpoint(c, bind->endpoint, slot);

@@ -446,6 +446,7 @@ void heft__coordinator_sweep_locked(heft_coordinator_t *c, int64_t before_ns)
             heft__objects_mark(&c->objects, entry->bind.manifest);
             heft__objects_mark(&c->objects, entry->bind.contract);
             heft__objects_mark(&c->objects, entry->bind.source);
+            heft__objects_mark(&c->objects, entry->bind.mapping);
             heft__objects_mark(&c->objects, entry->bind.endpoint);
             heft__objects_mark(&c->objects, entry->report.plans);
             heft__objects_mark(&c->objects, entry->report.digests);

@@ -248,6 +248,22 @@ static heft_status_t prove(heft__fleet_t *fleet, uint32_t f, const heft__mapping
     return status;
 }
 
+static heft_status_t read_mapping(heft__fleet_t *fleet, const heft__contract_t *contract,
+                                  heft__mapping_t *mapping_out, heft_error_t *err)
+{
+    char *text = NULL;
+    size_t n = 0;
+    heft_status_t status = HEFT_OK;
+    if (contract->mapping != NULL) {
+        status = heft__member_get_object(fleet->member, contract->mapping, &text, &n, err);
+    }
+    if (status == HEFT_OK) {
+        status = heft__mapping_from_wire(contract, text, n, mapping_out, err);
+    }
+    heft__free(text);
+    return status;
+}
+
 static heft_status_t make_plan(heft__fleet_t *fleet, uint32_t f, const heft__contract_t *contract,
                                heft__problems_t *problems, heft_error_t *err)
 {
@@ -257,7 +273,7 @@ static heft_status_t make_plan(heft__fleet_t *fleet, uint32_t f, const heft__con
     heft_status_t status =
         tapes != NULL ? HEFT_OK : heft__error_nomem(err, n_ranks * sizeof *tapes);
     if (status == HEFT_OK) {
-        status = heft__mapping_from_wire(contract, &mapping, err);
+        status = read_mapping(fleet, contract, &mapping, err);
     }
     if (status != HEFT_OK && err != NULL) {
         ADD_PROBLEM(problems, HEFT__PROBLEM_MANIFEST, "%s", err->message);

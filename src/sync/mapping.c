@@ -58,16 +58,15 @@ heft_status_t heft__mapping_from_contract(const heft_contract_t *contract,
                  heft_contract_get_bindings(contract), mapping_out, err);
 }
 
-heft_status_t heft__mapping_from_wire(const heft__contract_t *contract,
+heft_status_t heft__mapping_from_wire(const heft__contract_t *contract, const char *text, size_t n,
                                       heft__mapping_t *mapping_out, heft_error_t *err)
 {
-    if (contract->contract == NULL) {
+    if (contract->mapping == NULL) {
         return parse(contract->recipe_name, contract->recipe_text, contract->bindings, mapping_out,
                      err);
     }
     heft_contract_t *own = NULL;
-    heft_status_t status =
-        heft_contract_decode(contract->contract, strlen(contract->contract), &own, err);
+    heft_status_t status = heft_contract_decode(text, n, &own, err);
     if (status == HEFT_OK) {
         status = heft__mapping_from_contract(own, mapping_out, err);
     }
@@ -101,25 +100,34 @@ const char *heft__mapping_get_name(const heft__mapping_t *mapping)
 
 /* ---- the contract object ---- */
 
-static heft_status_t encode_traced(const heft__mapping_t *mapping, uint32_t rank, char **text_out,
-                                   heft_error_t *err)
+static heft_status_t encode_traced(const heft__mapping_t *mapping, uint32_t rank,
+                                   char **contract_out, char **mapping_out, heft_error_t *err)
 {
-    heft__contract_t contract = { .rank = rank,
-                                  .ranks = mapping->n_ranks,
-                                  .first_rank = mapping->first_rank };
-    heft_status_t status = heft_contract_encode(mapping->traced, &contract.contract, err);
-    if (status == HEFT_OK) {
-        status = heft__contract_encode(&contract, text_out, err);
-        heft_string_free(contract.contract);
+    char digest[HEFT__DIGEST_SIZE];
+    char *text = NULL;
+    heft_status_t status = heft_contract_encode(mapping->traced, &text, err);
+    if (status != HEFT_OK) {
+        return status;
     }
-    return status;
+    heft__object_digest(text, strlen(text), digest);
+    const heft__contract_t contract = { .mapping = digest,
+                                        .rank = rank,
+                                        .ranks = mapping->n_ranks,
+                                        .first_rank = mapping->first_rank };
+    status = heft__contract_encode(&contract, contract_out, err);
+    if (status != HEFT_OK) {
+        heft_string_free(text);
+        return status;
+    }
+    *mapping_out = text;
+    return HEFT_OK;
 }
 
-heft_status_t heft__mapping_encode(const heft__mapping_t *mapping, uint32_t rank, char **text_out,
-                                   heft_error_t *err)
+heft_status_t heft__mapping_encode(const heft__mapping_t *mapping, uint32_t rank,
+                                   char **contract_out, char **mapping_out, heft_error_t *err)
 {
     if (mapping->traced != NULL) {
-        return encode_traced(mapping, rank, text_out, err);
+        return encode_traced(mapping, rank, contract_out, mapping_out, err);
     }
     heft__contract_t contract = { .rank = rank, .ranks = mapping->n_ranks };
     char *bindings = NULL;
@@ -132,7 +140,8 @@ heft_status_t heft__mapping_encode(const heft__mapping_t *mapping, uint32_t rank
     contract.bindings = heft__strdup(bindings);
     const bool ok =
         contract.recipe_name != NULL && contract.recipe_text != NULL && contract.bindings != NULL;
-    status = ok ? heft__contract_encode(&contract, text_out, err)
+    *mapping_out = NULL;
+    status = ok ? heft__contract_encode(&contract, contract_out, err)
                 : heft__error_nomem(err, strlen(heft_recipe_get_text(mapping->recipe)) + 1);
     heft_string_free(bindings);
     heft__contract_fini(&contract);

@@ -31,16 +31,20 @@ HEFT_MUST_CHECK heft_status_t heft__mapping_from_recipe(const heft_recipe_t *rec
 HEFT_MUST_CHECK heft_status_t heft__mapping_from_contract(const heft_contract_t *contract,
                                                           heft__mapping_t *mapping_out,
                                                           heft_error_t *err);
+/* text: of the object that a contract with a traced loader names; else not looked at. */
 HEFT_MUST_CHECK heft_status_t heft__mapping_from_wire(const heft__contract_t *contract,
+                                                      const char *text, size_t n,
                                                       heft__mapping_t *mapping_out,
                                                       heft_error_t *err);
 void heft__mapping_fini(heft__mapping_t *mapping);
 /* For messages. Borrowed. */
 const char *heft__mapping_get_name(const heft__mapping_t *mapping);
 
-/* The contract object of a member; freed with heft__free. */
+/* The contract object of a member, and the object with a traced loader's contract, which it names:
+ * NULL of a recipe. Both are freed with heft__free. */
 HEFT_MUST_CHECK heft_status_t heft__mapping_encode(const heft__mapping_t *mapping, uint32_t rank,
-                                                   char **text_out, heft_error_t *err);
+                                                   char **contract_out, char **mapping_out,
+                                                   heft_error_t *err);
 
 /*
  * The tape of rank first_rank + i, to be released. When it fails, every error is among the

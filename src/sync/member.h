@@ -39,7 +39,8 @@ typedef enum heft__member_object {
     HEFT__OBJECT_CONTRACT = 1,
     HEFT__OBJECT_ENDPOINT = 2,
     HEFT__OBJECT_SOURCE = 3, /* the source manifest that the plan is made for */
-    HEFT__N_MEMBER_OBJECTS = 4
+    HEFT__OBJECT_MAPPING = 4, /* the text of a traced loader's contract */
+    HEFT__N_MEMBER_OBJECTS = 5
 } heft__member_object_t;
 
 /* A new incarnation; talks to nobody yet. */

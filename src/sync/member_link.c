@@ -199,6 +199,7 @@ static heft_status_t bind_member(heft__member_t *member, heft_error_t *err)
     memcpy(msg.contract, member->digests[HEFT__OBJECT_CONTRACT], sizeof msg.contract);
     memcpy(msg.endpoint, member->digests[HEFT__OBJECT_ENDPOINT], sizeof msg.endpoint);
     memcpy(msg.source, member->digests[HEFT__OBJECT_SOURCE], sizeof msg.source);
+    memcpy(msg.mapping, member->digests[HEFT__OBJECT_MAPPING], sizeof msg.mapping);
     (void)pthread_mutex_unlock(&member->lock);
     heft_status_t status = heft__bind_encode(&msg, &body, err);
     if (status == HEFT_OK) {

@@ -140,11 +140,16 @@ static heft_status_t set_manifest(heft_subscriber_t *sub, heft_error_t *err)
 static heft_status_t set_contract(heft_subscriber_t *sub, heft_error_t *err)
 {
     char *text = NULL;
-    heft_status_t status = heft__mapping_encode(&sub->mapping, sub->rank, &text, err);
+    char *mapping = NULL;
+    heft_status_t status = heft__mapping_encode(&sub->mapping, sub->rank, &text, &mapping, err);
     if (status == HEFT_OK) {
         status = heft__member_set_object(sub->member, HEFT__OBJECT_CONTRACT, text, err);
     }
+    if (status == HEFT_OK && mapping != NULL) {
+        status = heft__member_set_object(sub->member, HEFT__OBJECT_MAPPING, mapping, err);
+    }
     heft__free(text);
+    heft__free(mapping);
     return status;
 }
 

@@ -138,13 +138,14 @@ static heft_status_t bind_anew(heft_subscriber_t *sub, const heft_subscriber_t *
 {
     char *manifest = NULL;
     char *contract = NULL;
+    char *mapping = NULL;
     char *source = NULL;
     heft__text_t endpoint;
     heft__text_init(&endpoint);
     heft__window_encode(sub->window, &endpoint);
     heft_status_t status = heft_manifest_encode(next->manifest, &manifest, err);
     if (status == HEFT_OK) {
-        status = heft__mapping_encode(&next->mapping, next->rank, &contract, err);
+        status = heft__mapping_encode(&next->mapping, next->rank, &contract, &mapping, err);
     }
     if (status == HEFT_OK && heft__subscriber_can_feed(next)) {
         status = heft_manifest_encode(heft_contract_get_manifest(next->destination.contract),
@@ -155,15 +156,15 @@ static heft_status_t bind_anew(heft_subscriber_t *sub, const heft_subscriber_t *
     }
     if (status == HEFT_OK) {
         const char *const texts[HEFT__N_MEMBER_OBJECTS] = {
-            [HEFT__OBJECT_MANIFEST] = manifest,
-            [HEFT__OBJECT_CONTRACT] = contract,
-            [HEFT__OBJECT_ENDPOINT] = endpoint.data,
-            [HEFT__OBJECT_SOURCE] = source,
+            [HEFT__OBJECT_MANIFEST] = manifest,      [HEFT__OBJECT_CONTRACT] = contract,
+            [HEFT__OBJECT_ENDPOINT] = endpoint.data, [HEFT__OBJECT_SOURCE] = source,
+            [HEFT__OBJECT_MAPPING] = mapping,
         };
         status = heft__member_set_objects(sub->member, texts, err);
     }
     heft__text_fini(&endpoint);
     heft__free(contract);
+    heft__free(mapping);
     heft_string_free(source);
     heft_string_free(manifest);
     return status;

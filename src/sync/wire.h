@@ -247,6 +247,8 @@ typedef struct heft__bind {
     char manifest[HEFT__DIGEST_SIZE];
     char contract[HEFT__DIGEST_SIZE]; /* "" for a source */
     char endpoint[HEFT__DIGEST_SIZE]; /* "" for a source */
+    char mapping[HEFT__DIGEST_SIZE];  /* of a destination with a traced loader: its contract's text
+                                       */
     char source[HEFT__DIGEST_SIZE];   /* of a destination: the source manifest its plan is made
                                          for; "": it has no plan yet */
 } heft__bind_t;
@@ -256,12 +258,12 @@ heft_status_t heft__bind_decode(const char *text, size_t n, heft__bind_t *out, h
 
 /* ---- contract object ---- */
 
-/* A recipe with its bindings, or a whole contract: then it alone. */
+/* A recipe with its bindings, or the name of a whole contract, which all ranks share. */
 typedef struct heft__contract {
     char *recipe_name; /* owned */
     char *recipe_text;
     char *bindings; /* JSON text of the bindings, for heft_bindings_decode */
-    char *contract; /* JSON text, for heft_contract_decode; NULL: a recipe */
+    char *mapping;  /* digest of the object with the contract's text; NULL: a recipe */
     uint32_t rank;  /* first_rank to first_rank + ranks - 1 */
     uint32_t ranks;
     uint32_t first_rank;            /* 0 of a recipe */

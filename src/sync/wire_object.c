@@ -16,6 +16,7 @@ typedef struct contract_message {
     uint32_t rank;
     uint32_t ranks;
     uint32_t first_rank;
+    char mapping[HEFT__DIGEST_SIZE];
 } contract_message_t;
 
 #define AT(member) offsetof(contract_message_t, member)
@@ -23,7 +24,7 @@ static const heft__field_t contract_fields[] = {
     { "format", HEFT__FIELD_U32, true, AT(format), 1, 1, NULL },
     { "recipe", HEFT__FIELD_OBJECT, false, 0, 0, 0, NULL },
     { "bindings", HEFT__FIELD_OBJECT, false, 0, 0, 0, NULL },
-    { "contract", HEFT__FIELD_ANY_TEXT, false, 0, 0, 0, NULL },
+    { "mapping", HEFT__FIELD_HEX, false, AT(mapping), 0, 64, NULL },
     { "rank", HEFT__FIELD_U32, true, AT(rank), 0, INT32_MAX, NULL },
     { "ranks", HEFT__FIELD_U32, true, AT(ranks), 1, INT32_MAX, NULL },
     { "first_rank", HEFT__FIELD_U32, false, AT(first_rank), 0, INT32_MAX, NULL },
@@ -42,25 +43,25 @@ void heft__contract_fini(heft__contract_t *contract)
     heft__free(contract->recipe_name);
     heft__free(contract->recipe_text);
     heft__free(contract->bindings);
-    heft__free(contract->contract);
+    heft__free(contract->mapping);
     memset(contract, 0, sizeof *contract);
 }
 
 static heft_status_t encode_traced(const heft__contract_t *msg, char **text_out, heft_error_t *err)
 {
-    json_t *root = json_pack("{s:i,s:s,s:I,s:I,s:I}", "format", 1, "contract", msg->contract,
-                             "rank", (json_int_t)msg->rank, "ranks", (json_int_t)msg->ranks,
-                             "first_rank", (json_int_t)msg->first_rank);
+    json_t *root = json_pack("{s:i,s:s,s:I,s:I,s:I}", "format", 1, "mapping", msg->mapping, "rank",
+                             (json_int_t)msg->rank, "ranks", (json_int_t)msg->ranks, "first_rank",
+                             (json_int_t)msg->first_rank);
     if (root == NULL) {
         return heft__error_set(err, HEFT_ERR_FORMAT,
-                               "contract: its text is not UTF-8, or out of memory");
+                               "contract: its digest is not UTF-8, or out of memory");
     }
     return heft__json_finish(root, text_out, err);
 }
 
 heft_status_t heft__contract_encode(const heft__contract_t *msg, char **text_out, heft_error_t *err)
 {
-    if (msg->contract != NULL) {
+    if (msg->mapping != NULL) {
         return encode_traced(msg, text_out, err);
     }
     json_t *bindings;
@@ -85,8 +86,8 @@ static void compute_family(heft__contract_t *contract)
     uint8_t digest[32];
     heft__sha256_init(&hash);
     heft__sha256_update_text(&hash, "heft contract family 1");
-    if (contract->contract != NULL) {
-        heft__sha256_update_text(&hash, contract->contract);
+    if (contract->mapping != NULL) {
+        heft__sha256_update_text(&hash, contract->mapping);
     } else {
         heft__sha256_update_text(&hash, contract->recipe_text);
         heft__sha256_update_text(&hash, contract->bindings);
@@ -112,20 +113,20 @@ static heft_status_t read_recipe(json_t *root, heft__contract_t *out, heft_error
                : heft__error_nomem(err, 0);
 }
 
-static heft_status_t read_mapping(json_t *root, heft__contract_t *out, heft_error_t *err)
+static heft_status_t read_mapping(json_t *root, const char *mapping, heft__contract_t *out,
+                                  heft_error_t *err)
 {
-    const json_t *contract = json_object_get(root, "contract");
     const bool has_recipe = json_object_get(root, "recipe") != NULL;
     const bool has_bindings = json_object_get(root, "bindings") != NULL;
-    if (contract != NULL ? has_recipe || has_bindings : !has_recipe || !has_bindings) {
+    if (mapping[0] != '\0' ? has_recipe || has_bindings : !has_recipe || !has_bindings) {
         return heft__error_set(err, HEFT_ERR_FORMAT,
-                               "contract: recipe and bindings, or contract: one of both");
+                               "contract: recipe and bindings, or mapping: one of both");
     }
-    if (contract == NULL) {
+    if (mapping[0] == '\0') {
         return read_recipe(root, out, err);
     }
-    out->contract = heft__strdup(json_string_value(contract));
-    return out->contract != NULL ? HEFT_OK : heft__error_nomem(err, 0);
+    out->mapping = heft__strdup(mapping);
+    return out->mapping != NULL ? HEFT_OK : heft__error_nomem(err, HEFT__DIGEST_SIZE);
 }
 
 static heft_status_t read_contract(json_t *root, heft__contract_t *out, heft_error_t *err)
@@ -133,7 +134,7 @@ static heft_status_t read_contract(json_t *root, heft__contract_t *out, heft_err
     contract_message_t head = { .format = 0 };
     heft_status_t status = heft__json_read(root, contract_fields, "contract", &head, err);
     if (status == HEFT_OK) {
-        status = read_mapping(root, out, err);
+        status = read_mapping(root, head.mapping, out, err);
     }
     if (status != HEFT_OK) {
         return status;
@@ -142,7 +143,7 @@ static heft_status_t read_contract(json_t *root, heft__contract_t *out, heft_err
         return heft__error_set(err, HEFT_ERR_FORMAT, "contract: rank %u of %u ranks from %u",
                                head.rank, head.ranks, head.first_rank);
     }
-    if (out->contract == NULL && head.first_rank != 0) {
+    if (out->mapping == NULL && head.first_rank != 0) {
         return heft__error_set(err, HEFT_ERR_FORMAT, "contract: a recipe's first_rank is %u, not 0",
                                head.first_rank);
     }

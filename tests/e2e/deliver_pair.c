@@ -102,9 +102,9 @@ void dp_start_over(dp_pair_t *p, heft__transport_t *transport, const dp_tensor_t
 static void set_contract(dp_pair_t *p, heft_contract_opts_t *opts)
 {
     heft_error_t err = HEFT_ERROR_INIT;
-    const heft_manifest_t *const destinations[1] = { p->params };
+    const heft_manifest_t *const destinations[2] = { p->params, p->params };
     opts->destinations = destinations;
-    opts->n_destinations = 1;
+    opts->n_destinations = opts->n_tapes > 0 ? opts->n_tapes : 1;
     heft_contract_destroy(p->contract);
     EXPECT_STATUS(heft_contract_create(p->source, opts, &p->contract, NULL, &err), HEFT_OK);
 }
@@ -133,6 +133,17 @@ void dp_set_tape(dp_pair_t *p, const heft_tape_t *tape, const heft_exception_t *
     opts.n_tapes = 1;
     opts.exceptions = exceptions;
     opts.n_exceptions = n_exceptions;
+    set_contract(p, &opts);
+}
+
+void dp_set_tapes(dp_pair_t *p, const heft_tape_t *const *tapes, uint32_t n, uint32_t first_rank,
+                  bool is_partial)
+{
+    heft_contract_opts_t opts = HEFT_CONTRACT_OPTS_INIT;
+    opts.tapes = tapes;
+    opts.n_tapes = n;
+    opts.first_rank = first_rank;
+    opts.partial = is_partial;
     set_contract(p, &opts);
 }
 

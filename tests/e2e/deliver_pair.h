@@ -64,6 +64,9 @@ void dp_set_recipe(dp_pair_t *pair, const char *text);
 /* The contract from one tape of one rank. */
 void dp_set_tape(dp_pair_t *pair, const heft_tape_t *tape, const heft_exception_t *exceptions,
                  uint32_t n_exceptions);
+/* Of n ranks from first_rank, equal destinations; partial: others are elsewhere. */
+void dp_set_tapes(dp_pair_t *pair, const heft_tape_t *const *tapes, uint32_t n, uint32_t first_rank,
+                  bool is_partial);
 /* Register the engine, and let it poll when that went well. opts may be NULL. */
 heft_status_t dp_join(dp_pair_t *pair, const heft_subscriber_opts_t *opts, heft_error_t *err);
 /* Stop polling and unregister. */

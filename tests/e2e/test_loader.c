@@ -407,6 +407,91 @@ static void names_the_trace_does_not_know_are_refused(void **state)
     heft_manifest_destroy(manifest);
 }
 
+/* ---- ranks ---- */
+
+static const dp_tensor_t whole[] = { { "x", HEFT_DTYPE_U8, DP_SHAPE2(2, 100) },
+                                     { NULL, HEFT_DTYPE_NONE, DP_SHAPE1(0) } };
+static const dp_tensor_t shard[] = { { "w", HEFT_DTYPE_U8, DP_SHAPE1(100) },
+                                     { NULL, HEFT_DTYPE_NONE, DP_SHAPE1(0) } };
+
+/* Rank r of 2 takes row r. */
+static void start_ranks(dp_pair_t *p, uint32_t first, uint32_t n, bool is_partial)
+{
+    tape_builder_t tb[2];
+    const heft_tape_t *tapes[2];
+    dp_start(p, whole, shard);
+    for (uint32_t i = 0; i < n; i++) {
+        tb_init(&tb[i]);
+        const uint32_t x = tb_source(&tb[i], "x", HEFT_DTYPE_U8, TB_SHAPE(2, 100));
+        const uint32_t w = tb_param(&tb[i], "w", HEFT_DTYPE_U8, TB_SHAPE(100));
+        tb_copy(&tb[i], tb_all(&tb[i], w), tb_select(tb_all(&tb[i], x), 0, first + i));
+        tapes[i] = tb[i].tape;
+    }
+    dp_set_tapes(p, tapes, n, first, is_partial);
+    for (uint32_t i = 0; i < n; i++) {
+        tb_fini(&tb[i]);
+    }
+}
+
+static void *poll_until_stopped(void *arg)
+{
+    dp_pair_t *p = arg;
+    heft_error_t err = HEFT_ERROR_INIT;
+    while (!atomic_load(&p->stop)) {
+        (void)!heft_subscriber_poll(p->sub, 20, &err);
+    }
+    return NULL;
+}
+
+static void ranks_share_the_contract_of_a_traced_loader(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    dp_pair_t p;
+    dp_pair_t other = { .sub = NULL };
+    pthread_t thread;
+    uint8_t row[100] = { 0 };
+    const heft_param_t live = { .data = row };
+    start_ranks(&p, 0, 2, false);
+    EXPECT_STATUS(dp_join(&p, NULL, &err), HEFT_OK);
+    assert_int_not_equal(dp_push(&p, 1, &err), HEFT_OK);
+    EXPECT_MESSAGE("destinations for rank 1 of 2 are missing");
+    heft_subscriber_opts_t opts = HEFT_SUBSCRIBER_OPTS_INIT;
+    opts.url = heft_coordinator_get_url(p.coordinator);
+    opts.rank = 1;
+    EXPECT_STATUS(
+        heft_subscriber_create_contract(&opts, p.contract, p.params, &live, &other.sub, &err),
+        HEFT_OK);
+    assert_int_equal(pthread_create(&thread, NULL, poll_until_stopped, &other), 0);
+    for (int64_t version = 1; version <= 2; version++) {
+        EXPECT_STATUS(dp_push(&p, version, &err), HEFT_OK);
+        assert_memory_equal(p.blocks[0], p.data[0], 100);
+        assert_memory_equal(row, (uint8_t *)p.data[0] + 100, 100);
+    }
+    assert_int_equal(p.pub->fleet.n_families, 1);
+    atomic_store(&other.stop, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    heft_subscriber_destroy(other.sub);
+    dp_stop(&p);
+}
+
+/* A rank that was traced by itself: what it does not use, others do. */
+static void contract_of_one_rank_is_a_part(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    dp_pair_t p;
+    heft_subscriber_opts_t opts = HEFT_SUBSCRIBER_OPTS_INIT;
+    start_ranks(&p, 1, 1, true);
+    EXPECT_STATUS(dp_join(&p, &opts, &err), HEFT_ERR_ARGUMENT);
+    EXPECT_MESSAGE("rank 0");
+    opts.rank = 1;
+    EXPECT_STATUS(dp_join(&p, &opts, &err), HEFT_OK);
+    EXPECT_STATUS(dp_push(&p, 1, &err), HEFT_OK);
+    assert_memory_equal(p.blocks[0], (uint8_t *)p.data[0] + 100, 100);
+    dp_stop(&p);
+}
+
 static void join_with_a_loader_survives_failed_allocations(void **state)
 {
     (void)state;
@@ -439,6 +524,8 @@ int main(void)
         cmocka_unit_test(refused_flip_calls_no_loader),
         cmocka_unit_test(inputs_come_in_chunks_or_not_at_all),
         cmocka_unit_test(names_the_trace_does_not_know_are_refused),
+        cmocka_unit_test(ranks_share_the_contract_of_a_traced_loader),
+        cmocka_unit_test(contract_of_one_rank_is_a_part),
         cmocka_unit_test(join_with_a_loader_survives_failed_allocations),
     };
     const char *level = getenv("HEFT_TEST_LOG");

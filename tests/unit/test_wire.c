@@ -223,10 +223,11 @@ static const wrong_t wrongs[] = {
     { try_contract, CON(",\"rank\":2,\"ranks\":2"), HEFT_ERR_FORMAT, "rank 2 of 2 ranks" },
     { try_contract, CON(",\"rank\":1,\"ranks\":2,\"first_rank\":1"), HEFT_ERR_FORMAT,
       "first_rank is 1, not 0" },
-    { try_contract, CON(",\"rank\":0,\"ranks\":2,\"contract\":\"x\""), HEFT_ERR_FORMAT,
+    { try_contract, CON(",\"rank\":0,\"ranks\":2,\"mapping\":\"" DIG "\""), HEFT_ERR_FORMAT,
       "one of both" },
     { try_contract, "{\"format\":1,\"rank\":0,\"ranks\":2}", HEFT_ERR_FORMAT, "one of both" },
-    { try_contract, "{\"format\":1,\"contract\":\"x\",\"rank\":1,\"ranks\":2,\"first_rank\":2}",
+    { try_contract,
+      "{\"format\":1,\"mapping\":\"" DIG "\",\"rank\":1,\"ranks\":2,\"first_rank\":2}",
       HEFT_ERR_FORMAT, "rank 1 of 2 ranks from 2" },
     { try_contract, CON(",\"rank\":0"), HEFT_ERR_FORMAT, "\"ranks\" is missing" },
     { try_contract,
@@ -567,12 +568,12 @@ static void contracts_of_a_family_differ_in_rank_alone(void **state)
     char bindings[] = "{\"let\": {\"tp\": \"2\"}, \"config\": {}}";
     char reordered[] = "{\"config\":{},\"let\":{\"tp\":\"2\"}}";
     char other[] = "{\"config\":{},\"let\":{\"tp\":\"4\"}}";
-    char traced[] = "{\"any\": \"text\"}";
+    char traced[] = DIG;
 #define RECIPE(b, r) \
     { .recipe_name = name, .recipe_text = recipe, .bindings = (b), .rank = (r), .ranks = 2 }
-#define TRACED(r)                                                    \
-    {                                                                \
-        .contract = traced, .rank = (r), .ranks = 2, .first_rank = 4 \
+#define TRACED(r)                                                   \
+    {                                                               \
+        .mapping = traced, .rank = (r), .ranks = 2, .first_rank = 4 \
     }
     heft__contract_t c[5] = { RECIPE(bindings, 0), RECIPE(reordered, 1), RECIPE(other, 0),
                               TRACED(4), TRACED(5) };
@@ -581,7 +582,7 @@ static void contracts_of_a_family_differ_in_rank_alone(void **state)
         char *text = NULL;
         EXPECT_STATUS(heft__contract_encode(&c[i], &text, &err), HEFT_OK);
         EXPECT_STATUS(heft__contract_decode(text, strlen(text), &out[i], &err), HEFT_OK);
-        assert_string_equal(i < 3 ? out[i].recipe_text : out[i].contract, i < 3 ? recipe : traced);
+        assert_string_equal(i < 3 ? out[i].recipe_text : out[i].mapping, i < 3 ? recipe : traced);
         assert_int_equal(out[i].rank, c[i].rank);
         assert_int_equal(out[i].first_rank, c[i].first_rank);
         heft__free(text);
