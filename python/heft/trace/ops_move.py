@@ -85,6 +85,17 @@ def foreach_copy_(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
         tracer.dispatch(aten.copy_.default, (dst, src), {})
 
 
+@handles("aten::is_pinned")
+def is_pinned(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> bool:
+    return False
+
+
+@handles("aten::_pin_memory")
+def pin_memory(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
+    """To memory that devices read: there is none here, so it is a copy."""
+    return clone(tracer, aten.clone.default, args[:1], {})
+
+
 @handles("aten::clone", "aten::_to_copy")
 def clone(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     """A new temporary with the strides PyTorch gives it; another dtype is a cast."""

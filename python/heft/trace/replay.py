@@ -132,10 +132,16 @@ def evaluate(tracer: Tracer, refs: list[Ref]) -> list[torch.Tensor]:
 
 
 def is_constant(tracer: Tracer, ref: Ref) -> bool:
-    """Whether what it holds depends on no source and no parameter, and is small."""
-    _, buffers = needed_calls([ref.buffer], len(tracer.calls))
+    """Whether what it holds depends on no source, no parameter and no chance, and is small."""
+    calls, buffers = needed_calls([ref.buffer], len(tracer.calls))
+    if any(is_random(call.func) for call in calls):
+        return False
     size = sum(b.numel * b.base.element_size() for b in buffers)
     return size <= CONSTANT_LIMIT and all(b.kind == "temp" or b.live is not None for b in buffers)
+
+
+def is_random(func: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
 
 
 def value_of_constant(tracer: Tracer, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -160,7 +166,7 @@ def run_on_constants(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> tuple
     schema = func._schema
     if any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments):
         return False, None
-    if torch.Tag.nondeterministic_seeded in func.tags:
+    if is_random(func):
         return False, None
     if not constants_of(tracer, args, kwargs):
         return False, None

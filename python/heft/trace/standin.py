@@ -39,6 +39,8 @@ class StandIn(torch.Tensor):
 
     @data.setter
     def data(self, value: torch.Tensor) -> None:
+        if isinstance(value, StandIn) and value._heft_ref.region == self._heft_ref.region:
+            return  # what it is already, as of module.to() with nothing to do
         refuse(self, "assigning .data", "it moves the parameter to other memory; use .copy_()")
 
     def cuda(self, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -84,6 +86,9 @@ def make(
     requires_grad: bool = False,
 ) -> StandIn:
     """A stand-in of class cls for what ref describes."""
+    if torch.is_inference_mode_enabled():  # a view of a normal tensor is a normal tensor, there too
+        with torch.inference_mode(False):
+            return make(tracer, ref, device, cls, requires_grad)
     m = ref.meta
     self = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
         cls,

@@ -312,6 +312,48 @@ def test_device_moves_without_the_device_are_copies_at_most() -> None:
     )
 
 
+def test_load_state_dict_pinned_and_a_move_with_nothing_to_do() -> None:
+    def load(m: Bare, w: Any) -> None:
+        m.to(torch.float32)
+        m.load_state_dict({name: tensor.pin_memory() for name, tensor in w.items()})
+
+    model = Bare(load)
+    model.fc = nn.Linear(4, 3)
+    sources = {"fc.weight": torch.randn(3, 4), "fc.bias": torch.randn(3)}
+    assert execute(heft.trace(model, sources), model, sources).keys() == sources.keys()
+
+
+def test_move_to_another_dtype_is_refused() -> None:
+    model = Bare(lambda m, w: m.half())
+    model.p = param(2)
+    with pytest.raises(BypassError, match=r"assigning \.data of param 'p'"):
+        heft.trace(model, [("x", F32, (2,))])
+
+
+def test_order_by_chance_is_opaque() -> None:
+    def load(m: Bare, w: Any) -> None:
+        m.p.copy_(w["x"][torch.randperm(4)])
+        m.q.copy_(torch.rand(2) * 2)
+
+    model = Bare(load)
+    model.p, model.q = param(4), param(2)
+    opaque = heft.trace(model, [("x", F32, (4,))]).opaque
+    assert {use.op for use in opaque["p"]} == {"randperm", "index.Tensor"}
+    assert "rand" in {use.op for use in opaque["q"]}
+
+
+def test_inference_mode_and_gradients_do_not_matter() -> None:
+    def load(m: Bare, w: Any) -> None:
+        with torch.inference_mode():
+            m.fc.weight.copy_(w["x"][:, :4])
+        with torch.no_grad():
+            m.fc.bias[:] = w["x"][:, 4]
+
+    model = Bare(load)
+    model.fc = nn.Linear(4, 3)
+    assert_same_as_loader(model, {"x": torch.randn(3, 5)})
+
+
 def test_copy_into_an_expanded_view_is_refused() -> None:
     model = Bare(lambda m, w: m.p.data.expand(3, 2).copy_(w["x"]))
     model.p = param(1, 2)
