@@ -366,6 +366,37 @@ static void without_faults_every_order_of_events_commits(void **state)
     free(e.seen);
 }
 
+/* One that was being fed in place is let go of in the middle of its flip, because the coordinator
+ * restarted and its time was over; then the coordinator restarts again, and does not know that. */
+static void one_let_go_in_its_flip_has_not_flipped(void **state)
+{
+    (void)state;
+    explorer_t e;
+    memset(&e, 0, sizeof e);
+    node_t n;
+    world_start(&n, &(const variant_t){ .is_feed = true, .in_place = { false, true, true } });
+    run_until(&n, HEFT__ROUND_FLIPPING);
+    assert_true(world_apply(&n, MOVE_POLL, 1));
+    assert_true(world_apply(&n, MOVE_POLL, 2));
+    assert_true(world_apply(&n, MOVE_CRASH, 0));
+    for (int i = 0; i < N; i++) {
+        assert_true(world_apply(&n, MOVE_POLL, i));
+    }
+    while (n.round.state == HEFT__ROUND_FLIPPING) {
+        assert_true(world_apply(&n, MOVE_TIME_EARLY, 0));
+        check(&e, 0, &n);
+    }
+    assert_int_equal(n.round.state, HEFT__ROUND_COMMITTED);
+    assert_true(world_apply(&n, MOVE_POLL, 1));
+    assert_true(world_apply(&n, MOVE_WORK, 1));
+    n.faults = 2;
+    e.faults = UINT8_MAX; /* something has failed already */
+    explore(&e, &n, 0);
+    (void)printf("%zu states\n", e.used);
+    assert_true(e.n_ends > 0);
+    free(e.seen);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -374,6 +405,7 @@ int main(void)
         cmocka_unit_test(recovery_keeps_the_promises),
         cmocka_unit_test(every_fault_of_a_feed_keeps_the_promises),
         cmocka_unit_test(faults_after_two_refusals_keep_the_promises),
+        cmocka_unit_test(one_let_go_in_its_flip_has_not_flipped),
         cmocka_unit_test(random_faults_hold_promises),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
