@@ -254,12 +254,9 @@ static heft_status_t parse_exception_name(heft__parser_t *p, const heft__token_t
     return status;
 }
 
-/* KIND "pattern" [, "pattern"] because "reason" [when EXPR] */
-static heft_status_t parse_exception(heft__parser_t *p, heft_exception_kind_t kind,
-                                     bool is_optional)
+/* "pattern" [, "pattern"]: an exception for each. */
+static heft_status_t parse_names(heft__parser_t *p, heft_exception_kind_t kind, bool is_optional)
 {
-    heft_recipe_t *recipe = p->recipe;
-    size_t first = recipe->n_exceptions;
     heft_status_t status;
     do {
         const heft__token_t *name = p->at;
@@ -273,6 +270,49 @@ static heft_status_t parse_exception(heft__parser_t *p, heft_exception_kind_t ki
             status = add_exception(p, exception, line);
         }
     } while (status == HEFT_OK && heft__parse_accept(p, TOKEN_COMMA));
+    return status;
+}
+
+/* "pattern" [, "pattern"]: one exception, with blanks between. `{l}` in them is no value: it stands
+ * for a part of a token that is equal in all of them. */
+static heft_status_t parse_together(heft__parser_t *p, bool is_optional)
+{
+    heft_exception_t exception = { .kind = HEFT_EXCEPTION_TOGETHER, .reason = "" };
+    heft__exception_line_t line = { .is_optional = is_optional };
+    heft__text_t text;
+    heft_status_t status;
+    exception.is_optional = is_optional;
+    line.pattern.pos = p->at->pos;
+    heft__text_init(&text);
+    do {
+        const heft__token_t *name = p->at;
+        status = heft__parse_token(p, TOKEN_STRING, "a pattern in quotes");
+        if (status == HEFT_OK &&
+            (name->text.len == 0 || memchr(name->text.data, ' ', name->text.len) != NULL)) {
+            status = heft__recipe_error(p->recipe, name->pos, HEFT_ERR_SYNTAX, p->err,
+                                        "a pattern without blanks expected");
+        }
+        heft__text_put(&text, text.len > 0 ? " " : "");
+        heft__text_put_n(&text, name->text.data, status == HEFT_OK ? name->text.len : 0);
+    } while (status == HEFT_OK && heft__parse_accept(p, TOKEN_COMMA));
+    if (status == HEFT_OK) {
+        line.pattern.text =
+            text.failed ? NULL : heft__parse_dup(p, (heft__span_t){ text.data, text.len });
+        status =
+            line.pattern.text != NULL ? add_exception(p, exception, line) : heft__parse_nomem(p);
+    }
+    heft__text_fini(&text);
+    return status;
+}
+
+/* KIND "pattern" [, "pattern"] because "reason" [when EXPR] */
+static heft_status_t parse_exception(heft__parser_t *p, heft_exception_kind_t kind,
+                                     bool is_optional)
+{
+    heft_recipe_t *recipe = p->recipe;
+    size_t first = recipe->n_exceptions;
+    heft_status_t status = kind == HEFT_EXCEPTION_TOGETHER ? parse_together(p, is_optional)
+                                                           : parse_names(p, kind, is_optional);
     if (status == HEFT_OK && !heft__parse_accept_word(p, "because")) {
         /* on the next line, found is no more than what happens to come next */
         char found[64];
@@ -315,6 +355,7 @@ static heft_exception_kind_t exception_at(const heft__parser_t *p)
         { "ignore", HEFT_EXCEPTION_UNUSED },       { "untouched", HEFT_EXCEPTION_UNTOUCHED },
         { "derived", HEFT_EXCEPTION_DERIVED },     { "frozen", HEFT_EXCEPTION_FROZEN },
         { "elsewhere", HEFT_EXCEPTION_ELSEWHERE }, { "equal", HEFT_EXCEPTION_EQUAL },
+        { "together", HEFT_EXCEPTION_TOGETHER },
     };
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         if (heft__parse_is_word(p, kinds[i].word)) {

@@ -136,6 +136,62 @@ static void patterns_that_cannot_be_are_refused(void **state)
     }
 }
 
+static const char source_json[] = "{\"heft_manifest\":1,\"side\":\"source\",\"tensors\":["
+                                  "{\"name\":\"layers.0.w\",\"dtype\":\"BF16\",\"shape\":[2]},"
+                                  "{\"name\":\"layers.0.s\",\"dtype\":\"BF16\",\"shape\":[2]},"
+                                  "{\"name\":\"layers.1.w\",\"dtype\":\"BF16\",\"shape\":[2]},"
+                                  "{\"name\":\"layers.1.s\",\"dtype\":\"BF16\",\"shape\":[2]}]}";
+
+/* The number of groups that a recipe comes to. */
+static uint32_t count_groups(const char *together)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_manifest_t *source = NULL;
+    heft_recipe_t *recipe = NULL;
+    heft_bindings_t *bindings = NULL;
+    heft_tape_t *tape = NULL;
+    heft_plan_t *plan = NULL;
+    heft_plan_opts_t opts = HEFT_PLAN_OPTS_INIT;
+    heft_exception_t *exceptions = NULL;
+    heft_plan_info_t info;
+    char text[300];
+    (void)snprintf(text, sizeof text, "\"layers.{l}.{x}\" [d] -> \"l.{l}.{x}\" [d]\n%s", together);
+    EXPECT_STATUS(heft_manifest_decode(source_json, strlen(source_json), &source, &err), HEFT_OK);
+    EXPECT_STATUS(heft_recipe_parse("r", text, strlen(text), &recipe, &err), HEFT_OK);
+    EXPECT_STATUS(heft_bindings_create(&bindings, &err), HEFT_OK);
+    EXPECT_STATUS(heft_recipe_compile(recipe, bindings, 0, source, NULL, &tape, &err), HEFT_OK);
+    EXPECT_STATUS(heft_recipe_resolve_exceptions(recipe, bindings, source, NULL, &exceptions,
+                                                 &opts.n_exceptions, &err),
+                  HEFT_OK);
+    opts.exceptions = exceptions;
+    const heft_tape_t *tapes[] = { tape };
+    EXPECT_STATUS(heft_plan_create(tapes, 1, 0, &opts, &plan, NULL, &err), HEFT_OK);
+    heft_plan_query(plan, &info);
+    heft_plan_destroy(plan);
+    heft_exceptions_free(exceptions);
+    heft_tape_destroy(tape);
+    heft_bindings_destroy(bindings);
+    heft_recipe_destroy(recipe);
+    heft_manifest_destroy(source);
+    return info.n_groups;
+}
+
+static void a_recipe_declares_groups(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_recipe_t *recipe = NULL;
+    assert_int_equal(count_groups(""), 4);
+    assert_int_equal(count_groups("together \"l.{n}.w\", \"l.{n}.s\" because \"one kernel\"\n"), 2);
+    assert_int_equal(count_groups("together \"l.*\" because \"all\"\n"), 1);
+    assert_int_equal(count_groups("together \"l.{n}.w\", \"l.{n}.s\" because \"k\" when 1 == 2\n"),
+                     4);
+    assert_int_equal(count_groups("optional together \"no.w\" because \"k\"\n"), 4);
+    const char bad[] = "together \"a b\" because \"x\"\n";
+    EXPECT_STATUS(heft_recipe_parse("r", bad, sizeof bad - 1, &recipe, &err), HEFT_ERR_SYNTAX);
+    EXPECT_MESSAGE("a pattern without blanks expected");
+}
+
 static void every_failed_allocation_is_survived(void **state)
 {
     (void)state;
@@ -169,6 +225,7 @@ int main(void)
         cmocka_unit_test(parts_of_tokens_and_stars_are_matched),
         cmocka_unit_test(an_entry_that_joins_nothing_is_stale),
         cmocka_unit_test(patterns_that_cannot_be_are_refused),
+        cmocka_unit_test(a_recipe_declares_groups),
         cmocka_unit_test(every_failed_allocation_is_survived),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
