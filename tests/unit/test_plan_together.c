@@ -57,15 +57,16 @@ static void what_is_together_does_not_change_the_plan_of_a_rank(void **state)
 {
     (void)state;
     char digest[65];
+    char before[65];
     fx_t fx;
     open_layers(&fx);
     (void)fx_plan(&fx, HEFT_OK);
     (void)snprintf(digest, sizeof digest, "%s", heft_plan_get_rank_digest(fx.plan, 1));
-    const heft_plan_info_t before = fx_info(&fx);
+    (void)snprintf(before, sizeof before, "%s", fx_info(&fx).digest);
     fx_except(&fx, HEFT_EXCEPTION_TOGETHER, "layers.*", "all");
     (void)fx_plan(&fx, HEFT_OK);
     assert_string_equal(heft_plan_get_rank_digest(fx.plan, 1), digest);
-    assert_string_not_equal(fx_info(&fx).digest, before.digest);
+    assert_string_not_equal(fx_info(&fx).digest, before);
     assert_int_equal(fx_info(&fx).n_groups, 2);
     fx_fini(&fx);
 }
