@@ -307,21 +307,63 @@ void cli_job_print_refusal(const cli_args_t *args, const cli_job_t *job)
     }
 }
 
+/* The summary, "TEXT (1 of 15 errors)", says it already; it may be cut. */
+static bool is_said(const cli_job_t *job, const heft_issue_t *issue)
+{
+    const char *more = strstr(job->err.message, " (1 of ");
+    const size_t n = more != NULL ? (size_t)(more - job->err.message) : strlen(job->err.message);
+    return n > 0 && strncmp(job->err.message, issue->text, n) == 0;
+}
+
+/* A rule for which the source has nothing: of a tree of another kind that is true of nearly all. */
+static bool is_idle(const heft_issue_t *issue)
+{
+    return issue->status == HEFT_ERR_NAME && strstr(issue->text, " matches none of ") != NULL;
+}
+
+enum { MIN_FOLDED = 4 };
+
+/* How many rules are told in one line; 0: each has its own. */
+static uint32_t fold_idle(FILE *out, const cli_job_t *job)
+{
+    uint32_t n = 0;
+    uint32_t first = 0;
+    uint32_t last = 0;
+    for (uint32_t i = 0; i < heft_issues_get_n(job->issues); i++) {
+        const heft_issue_t *issue = heft_issues_get(job->issues, i);
+        if (is_idle(issue) && !is_said(job, issue)) {
+            first = n++ == 0 ? issue->line : first;
+            last = issue->line;
+        }
+    }
+    if (n < MIN_FOLDED) {
+        return 0;
+    }
+    (void)fprintf(out,
+                  "error  %u rules, from line %u to line %u, match nothing in the source: is it of "
+                  "the kind that this recipe reads? (heft check --json lists them)\n",
+                  n, first, last);
+    return n;
+}
+
 void cli_print_issues(FILE *out, const cli_job_t *job)
 {
     uint32_t n = job->issues != NULL ? heft_issues_get_n(job->issues) : 0;
     uint32_t n_errors = job->issues != NULL ? heft_issues_get_n_errors(job->issues) : 0;
-    uint32_t n_printed = 0;
+    uint32_t n_said = 0;
+    const uint32_t n_folded = n > 0 ? fold_idle(out, job) : 0;
     for (uint32_t i = 0; i < n; i++) {
         const heft_issue_t *issue = heft_issues_get(job->issues, i);
-        bool is_error = issue->status != HEFT_OK;
-        if (!is_error || n_errors > 1) {
+        const bool is_error = issue->status != HEFT_OK;
+        const bool is_first = is_error && n_said == 0 && is_said(job, issue);
+        n_said += is_first;
+        if (!is_first && !(n_folded > 0 && is_idle(issue))) {
             (void)fprintf(out, "%-5s  %s\n", is_error ? "error" : "note", issue->text);
-            n_printed += is_error ? 1 : 0;
+            n_said += is_error;
         }
     }
-    if (n_errors > 1 && n_errors > n_printed) {
-        (void)fprintf(out, "... and %u errors more\n", n_errors - n_printed);
+    if (n_errors > n_said + n_folded) {
+        (void)fprintf(out, "... and %u errors more\n", n_errors - n_said - n_folded);
     }
 }
 

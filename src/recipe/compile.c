@@ -247,9 +247,13 @@ static heft_status_t init_policy(heft__compile_t *c)
         return HEFT_OK;
     }
     if (heft_dtype_is_float(c->policy) == 0) {
+        static const char *const floats[] = { "source", "bf16", "f16", "f32", "f64" };
         char text[64];
-        return FAIL(c, policy->pos, HEFT_ERR_ARGUMENT, "%s is no float dtype (nor the word source)",
-                    heft__value_text(&value, text));
+        const char *nearest = heft__nearest(name, floats, sizeof floats / sizeof floats[0]);
+        return FAIL(c, policy->pos, HEFT_ERR_ARGUMENT,
+                    "%s is no float dtype (nor the word source)%s%s",
+                    heft__value_text(&value, text), nearest != NULL ? "; nearest: " : "",
+                    nearest != NULL ? nearest : "");
     }
     return HEFT_OK;
 }

@@ -113,6 +113,25 @@ static void list_dir(const char *path, heft__text_t *names)
     }
 }
 
+/* The name of the list "a, b, c" that is nearest; "": none is near. */
+static void find_nearest(const char *name, const char *list, char *out, size_t size)
+{
+    uint32_t limit = (uint32_t)strlen(name) / 3 + 1;
+    out[0] = '\0';
+    for (const char *at = list; *at != '\0';) {
+        const size_t n = strcspn(at, ",");
+        char item[80];
+        (void)snprintf(item, sizeof item, "%.*s", (int)n, at);
+        const uint32_t distance = heft__edit_distance(name, item, limit);
+        if (distance <= limit && (out[0] == '\0' || distance < limit)) {
+            (void)snprintf(out, size, "%s", item);
+            limit = distance;
+        }
+        at += n;
+        at += strspn(at, ", ");
+    }
+}
+
 static heft_status_t not_found(const char *name, heft_error_t *err)
 {
     heft__text_t dir;
@@ -131,7 +150,10 @@ static heft_status_t not_found(const char *name, heft_error_t *err)
                                  "in " SUFFIX,
                                  name, dir.data);
     } else {
-        status = heft__error_set(err, HEFT_ERR_NOT_FOUND, "no recipe \"%s\"; there are: %s", name,
+        char nearest[80];
+        find_nearest(name, names.len > 0 ? names.data : "", nearest, sizeof nearest);
+        status = heft__error_set(err, HEFT_ERR_NOT_FOUND, "no recipe \"%.80s\"%s%s; there are: %s",
+                                 name, nearest[0] != '\0' ? "; nearest: " : "", nearest,
                                  names.len > 0 ? names.data : "none");
     }
     heft__text_fini(&dir);

@@ -85,7 +85,7 @@ static const char *nearest_dtype(const char *word)
             best = names[i];
         }
     }
-    return best;
+    return best != NULL ? best : heft__nearest(word, names, sizeof names / sizeof names[0]);
 }
 
 static heft_status_t unknown_name(const heft__scope_t *scope, const heft__expr_t *expr,

@@ -359,6 +359,18 @@ static heft_status_t check_scale_use(resolver_t *r, const heft__rule_target_t *t
     return HEFT_OK;
 }
 
+/* An axis of the target that the source does not have: perhaps what a missing one was meant to be.
+ */
+static const char *stranger_of(const resolver_t *r)
+{
+    for (uint32_t id = 0; id < r->rule->n_axes; id++) {
+        if ((r->seen >> id & 1u) != 0 && !r->rule->axis_is_source[id]) {
+            return r->rule->axes[id];
+        }
+    }
+    return NULL;
+}
+
 /* Every live axis of the source is in the target or in its name, never in both. */
 static heft_status_t check_use(resolver_t *r, const heft__rule_target_t *target)
 {
@@ -379,9 +391,12 @@ static heft_status_t check_use(resolver_t *r, const heft__rule_target_t *target)
                         rule->axes[id]);
         }
         if (is_live && !in_axes && !in_name) {
+            const char *stranger = stranger_of(r);
             return FAIL(r, target->axes.pos,
-                        "axis `%s` of the source is neither in the target nor in its name",
-                        rule->axes[id]);
+                        "axis `%s` of the source is neither in the target nor in its name%s%s%s",
+                        rule->axes[id], stranger != NULL ? "; `" : "",
+                        stranger != NULL ? stranger : "",
+                        stranger != NULL ? "` of the target is no axis of the source" : "");
         }
         if (in_name && !rule->axis_is_source[id] && !rule->is_shared) {
             return FAIL(r, target->template.pos,

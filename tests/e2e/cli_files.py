@@ -66,11 +66,39 @@ class Check(Files):
             self.assertIn("ERR_PROOF", self.heft(*command, "--recipe", recipe, code=1).stderr)
         self.assertFalse((self.dir / "out").exists())
 
+    def test_a_tree_of_another_kind_is_said_in_a_line(self):
+        rules = "".join(f'"leaf_{i}" [d] -> "p{i}" [d]\n' for i in range(9))
+        recipe = self.recipe('"model.norm.weight" [d] -> "norm" [d]\n' + rules)
+        listed = self.heft("plan", self.model, "--recipe", recipe, code=1).stderr
+        self.assertIn("(1 of 9 errors)", listed)
+        self.assertIn("error  8 rules, from line 3 to line 10, match nothing in the source", listed)
+        self.assertEqual(listed.count("\n"), 2)
+        self.assertEqual(self.json("check", self.model, "--recipe", recipe, code=1)["errors"], 9)
+
+    def test_misspelt_words_have_a_nearest(self):
+        self.assertIn(
+            "nearest: hf-to-engine-dense;", self.heft("plan", self.model, "--recipe", "hf-to-engine-dens", code=2).stderr
+        )
+        wrong = self.recipe('dtype bf61\n"model.norm.weight" [d] -> "norm" [d]\n')
+        self.assertIn('no dtype or let "bf61"; nearest: bf16', self.heft("plan", self.model, "--recipe", wrong, code=3).stderr)
+        wrong = self.recipe('let wire\ndtype wire\n"model.norm.weight" [d] -> "norm" [d]\n')
+        listed = self.heft("plan", self.model, "--recipe", wrong, "--let", "wire=bf61", code=2).stderr
+        self.assertIn('"bf61" is no float dtype (nor the word source); nearest: bf16', listed)
+        listed = self.heft("plan", self.model, "--recipe", wrong, code=2).stderr
+        self.assertIn("`let wire` has no value: it must be bound (--let wire=VALUE)", listed)
+        wrong = self.recipe('"model.norm.weight" [d] -> "norm" [g]\n')
+        listed = self.heft("plan", self.model, "--recipe", wrong, code=3).stderr
+        self.assertIn("; `g` of the target is no axis of the source", listed)
+
+    def test_a_require_that_does_not_hold_is_a_matter_of_what_was_given(self):
+        recipe = self.recipe('require 1 == 2 "it is not so"\n"model.norm.weight" [d] -> "norm" [d]\n')
+        self.assertIn("it is not so", self.heft("plan", self.model, "--recipe", recipe, code=2).stderr)
+
     def test_all_that_is_wrong_with_a_recipe_is_listed(self):
         recipe = self.recipe('"a" [d] -> "a" [d]\n"model.norm.weight" [d:3] -> "norm" [d]\n')
         listed = self.heft("check", self.model, "--recipe", recipe, code=1).stdout
         self.assertIn("(1 of 2 errors)", listed)
-        self.assertIn("test.heft:1:1: ", listed)
+        self.assertEqual(listed.count("test.heft:1:1: "), 1)  # the summary is not listed again
         self.assertIn("test.heft:2:22: ", listed)
         self.assertIn("test.heft:2:22: ", self.heft("plan", self.model, "--recipe", recipe, code=1).stderr)
         data = self.json("check", self.model, "--recipe", recipe, code=1)

@@ -77,5 +77,14 @@ int64_t heft_test_random_in(uint64_t *state, int64_t lo, int64_t hi)
 int64_t heft_test_cases(int64_t normal)
 {
     const char *text = getenv("HEFT_TEST_CASES");
-    return text != NULL ? strtoll(text, NULL, 10) : heft__max_i64(normal / SLOWDOWN, 1);
+    char *end = NULL;
+    if (text == NULL) {
+        return heft__max_i64(normal / SLOWDOWN, 1);
+    }
+    const long long n = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || n < 1) { /* none would pass whatever is tested */
+        (void)fprintf(stderr, "HEFT_TEST_CASES=\"%s\" is no number of cases from 1\n", text);
+        exit(2);
+    }
+    return n;
 }
