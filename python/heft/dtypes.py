@@ -35,6 +35,11 @@ class DType(enum.IntEnum):
     F6_E3M2 = lib.HEFT_DTYPE_F6_E3M2
 
     @classmethod
+    def _missing_(cls, value: object) -> DType | None:
+        """DType("bf16") is from_name("bf16")."""
+        return cls.from_name(value) if isinstance(value, str) else None
+
+    @classmethod
     def from_name(cls, name: str) -> DType:
         """By safetensors spelling or lower-case short form: "BF16", "bf16"."""
         value = lib.heft_dtype_from_name(encode(name))

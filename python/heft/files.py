@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from heft import memory
 from heft._callbacks import Callbacks
-from heft._handles import argument_error, error_of, new_error, text_of
+from heft._handles import Handle, argument_error, error_of, holding, new_error, text_of
 from heft._native import ffi, lib
 from heft.checkpoint import Checkpoint, Path, encode_path
 from heft.exceptions import Exception_, new_exceptions
@@ -50,8 +50,10 @@ class _Conversion:
         if options.group_begin is not None:
             o.group_begin, o.group_begin_arg = lib.heft_py_group_begin, self.callbacks.handle
 
-    def run(self, function: Callable[..., int], *args: Any) -> None:
-        self.callbacks.call(function, *args, self.opts)
+    def run(self, function: Callable[..., int], held: Sequence[Handle], *args: Any) -> None:
+        """Call with the pointers of `held`, which may be closed meanwhile, and these arguments."""
+        with holding(*held) as pointers:
+            self.callbacks.call(function, *pointers, *args, self.opts)
 
 
 DEFAULTS = ConvertOptions()
@@ -64,7 +66,7 @@ def convert(
 
     Nothing is left under a final name when it fails.
     """
-    _Conversion(options).run(lib.heft_convert, plan.pointer, source.pointer, encode_path(folder))
+    _Conversion(options).run(lib.heft_convert, (plan, source), encode_path(folder))
 
 
 def convert_tensors(
@@ -104,9 +106,7 @@ def convert_tensors(
     conversion.callbacks.functions["release"] = let_go
     conversion.opts.release = lib.heft_py_release
     conversion.opts.release_arg = conversion.callbacks.handle
-    conversion.run(
-        lib.heft_convert_tensors, plan.pointer, source.pointer, pointers, encode_path(folder)
-    )
+    conversion.run(lib.heft_convert_tensors, (plan, source), pointers, encode_path(folder))
 
 
 def reverse(
@@ -121,11 +121,10 @@ def reverse(
 
     exceptions: those of kind UNUSED say which source tensors may be left out.
     """
-    pointers = ffi.new("heft_checkpoint_t *[]", [one.pointer for one in ranks] or 1)
     conversion = _Conversion(options, exceptions)
-    conversion.run(
-        lib.heft_convert_reverse, plan.pointer, pointers, len(ranks), encode_path(folder)
-    )
+    with holding(*ranks) as checkpoints:
+        pointers = ffi.new("heft_checkpoint_t *[]", checkpoints or 1)
+        conversion.run(lib.heft_convert_reverse, (plan,), pointers, len(ranks), encode_path(folder))
 
 
 class Mismatch(NamedTuple):
@@ -150,7 +149,8 @@ def verify_checkpoint(
     MismatchError has the first difference in `mismatch`.
     """
     out, err = ffi.new("heft_mismatch_t *"), new_error()
-    status = lib.heft_verify(plan.pointer, rank, source.pointer, destination.pointer, out, err)
+    with holding(plan, source, destination) as (p, a, b):
+        status = lib.heft_verify(p, rank, a, b, out, err)
     if status == lib.HEFT_ERR_MISMATCH and out.param != ffi.NULL:
         raise error_of(status, err, mismatch=_mismatch_of(out))
     if status:
@@ -214,14 +214,10 @@ def diff(
     opts.size, opts.n_threads = ffi.sizeof("heft_diff_opts_t"), n_threads
     if progress is not None:
         opts.progress, opts.progress_arg = lib.heft_py_progress, callbacks.handle
-    callbacks.call(
-        lib.heft_diff_checkpoints,
-        a.pointer,
-        b.pointer,
-        opts,
-        lib.heft_py_diff,
-        callbacks.handle,
-    )
+    with holding(a, b) as pointers:
+        callbacks.call(
+            lib.heft_diff_checkpoints, *pointers, opts, lib.heft_py_diff, callbacks.handle
+        )
     return entries
 
 

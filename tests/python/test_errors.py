@@ -77,6 +77,7 @@ def test_an_enumeration_has_every_member_of_the_library(enumeration, prefix, c_t
 def test_a_dtype_is_found_by_both_of_its_names(dtype: heft.DType) -> None:
     assert heft.DType.from_name(dtype.name) is dtype
     assert heft.DType.from_name(dtype.name.lower()) is dtype
+    assert heft.DType(dtype.name.lower()) is dtype
     assert dtype.is_packed == (dtype.bits < 8)
     assert dtype.unit_bytes == max(dtype.bits // 8, 1)
 

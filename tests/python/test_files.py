@@ -149,6 +149,19 @@ def test_what_a_callback_raises_comes_back(tmp_path, source) -> None:
     assert not list(tmp_path.glob("c/*.safetensors"))
 
 
+def test_what_is_closed_during_a_conversion_is_good_until_its_end(tmp_path, source) -> None:
+    plan = plan_of(source, 1)
+
+    def close(*_: object) -> None:
+        plan.close()
+        source.close()
+
+    heft.convert(plan, source, tmp_path / "out", ConvertOptions(progress=close))
+    assert_equal(read(tmp_path / "out"), expected(tensors()))
+    with pytest.raises(errors.StateError, match="closed"):
+        heft.convert(plan, source, tmp_path / "again")
+
+
 def test_groups_are_announced_one_by_one(tmp_path, source) -> None:
     begun: list[tuple[int, int, str]] = []
     options = ConvertOptions(one_by_one=True, group_begin=lambda *args: begun.append(args))
