@@ -291,6 +291,8 @@ def _of_dlpack(tensor: Any, name: str) -> Memory:
         if it.ndim
         else ()
     )
+    # JAX's arrays never change for JAX, whatever the capsule says
+    is_read_only |= type(tensor).__module__.partition(".")[0] in ("jax", "jaxlib")
     start = int(ffi.cast("uintptr_t", it.data)) + it.byte_offset
     return Memory(start, dtype, shape, strides, is_read_only, (tensor, capsule))
 

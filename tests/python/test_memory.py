@@ -87,6 +87,14 @@ def test_read_only_memory_is_a_source_and_no_parameter() -> None:
             memory.contiguous(one, "w", DType.F32, (4,), writable=True)
 
 
+def test_an_array_of_jax_is_a_source_and_no_parameter() -> None:
+    kind = type("ArrayImpl", (DLPackOnly,), {"__module__": "jaxlib._jax"})
+    array_of_jax = kind(np.zeros(4, np.float32), versioned=False)
+    memory.contiguous(array_of_jax, "w", DType.F32, (4,), writable=False)
+    with pytest.raises(errors.ArgumentError, match='tensor "w": memory is read-only'):
+        memory.contiguous(array_of_jax, "w", DType.F32, (4,), writable=True)
+
+
 @pytest.mark.parametrize("code", "bBhHiIlLqQfd")
 def test_a_buffer_lies_where_it_says(code: str) -> None:
     values = array.array(code, [1, 2, 3])
