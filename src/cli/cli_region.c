@@ -63,6 +63,18 @@ static bool walk(const heft_shape_t *shape, const int64_t *strides, int64_t n, i
     return true;
 }
 
+/* From one element on. */
+static void begin_box(const heft_shape_t *shape, const int64_t *strides, cli_region_t *r)
+{
+    int64_t rest = r->flat_begin;
+    for (int k = 0; k < shape->rank; k++) {
+        r->begin[k] = strides[k] > 0 ? rest / strides[k] : 0;
+        rest -= r->begin[k] * strides[k];
+        r->end[k] = r->begin[k] + 1;
+        r->step[k] = 1;
+    }
+}
+
 void cli_region_find(const heft_shape_t *shape, int32_t rank, const int64_t *extent,
                      const int64_t *stride, int64_t offset, cli_region_t *region_out)
 {
@@ -76,16 +88,17 @@ void cli_region_find(const heft_shape_t *shape, int32_t rank, const int64_t *ext
         r.flat_begin += reach < 0 ? reach : 0;
         r.flat_end += reach > 0 ? reach : 0;
     }
-    int64_t rest = r.flat_begin;
-    for (int k = 0; k < shape->rank; k++) {
-        r.begin[k] = strides[k] > 0 ? rest / strides[k] : 0;
-        rest -= r.begin[k] * strides[k];
-        r.end[k] = r.begin[k] + 1;
-        r.step[k] = 1;
-    }
-    for (int k = 0; k < rank && r.is_box; k++) {
+    int64_t n_elems = 1;
+    begin_box(shape, strides, &r);
+    for (int k = 0; k < rank; k++) {
         int64_t step = stride[k] < 0 ? -stride[k] : stride[k];
-        r.is_box = extent[k] <= 1 || step == 0 || walk(shape, strides, extent[k], step, &r);
+        n_elems *= step != 0 ? extent[k] : 1;
+        r.is_box =
+            r.is_box && (extent[k] <= 1 || step == 0 || walk(shape, strides, extent[k], step, &r));
+    }
+    if (!r.is_box && n_elems == r.flat_end - r.flat_begin) { /* all of it, in another order */
+        begin_box(shape, strides, &r);
+        r.is_box = walk(shape, strides, n_elems, 1, &r);
     }
     *region_out = r;
 }
@@ -245,6 +258,75 @@ void cli_piece_describe(const heft_plan_t *plan, uint32_t rank_index, const heft
     cli_region_text(&text_out->dst_region, text_out->dst, sizeof text_out->dst);
     describe_move(piece, text_out->move, sizeof text_out->move);
     describe_source(plan, rank_index, piece, text_out);
+}
+
+/* ---- rows of a permuted parameter ---- */
+
+/* One dimension goes over rows, or stays within a row. False: it does both. */
+static bool goes_over_rows(const heft_piece_t *piece, int k, int64_t row_elems, bool *over_out)
+{
+    *over_out = piece->dst_stride[k] % row_elems == 0;
+    return *over_out || (piece->extent[k] - 1) * piece->dst_stride[k] < row_elems;
+}
+
+/* Where in the source that row comes from which is `step` on in dimension dim; dim -1: the first.
+ */
+static void row_text(const heft_piece_t *piece, const heft_tensor_info_t *source, int64_t row_elems,
+                     int dim, int64_t step, cli_row_text_t *out)
+{
+    int64_t extent[HEFT_MAX_DIMS];
+    int64_t stride[HEFT_MAX_DIMS];
+    int32_t rank = 0;
+    const heft_piece_src_t *src = &piece->srcs[0];
+    cli_region_t region;
+    for (int k = 0; k < piece->rank; k++) {
+        if (piece->dst_stride[k] % row_elems != 0) {
+            extent[rank] = piece->extent[k];
+            stride[rank++] = src->stride[k];
+        }
+    }
+    const int64_t by = dim >= 0 ? step : 0;
+    out->row = (piece->dst_offset + (dim >= 0 ? by * piece->dst_stride[dim] : 0)) / row_elems;
+    cli_region_find(&source->shape, rank, extent, stride,
+                    src->offset + (dim >= 0 ? by * src->stride[dim] : 0), &region);
+    cli_region_text(&region, out->src, sizeof out->src);
+}
+
+uint32_t cli_piece_rows(const heft_plan_t *plan, uint32_t rank_index, const heft_piece_t *piece,
+                        cli_row_text_t *rows_out)
+{
+    heft_tensor_info_t param;
+    heft_tensor_info_t source;
+    if (piece->n_srcs != 1 || piece->srcs[0].opaque != 0 ||
+        heft_plan_query_param(plan, rank_index, piece->param, &param, NULL) != HEFT_OK ||
+        heft_plan_query_source(plan, piece->srcs[0].source, &source, NULL) != HEFT_OK ||
+        param.shape.rank < 1 || param.n_elems == 0) {
+        return 0;
+    }
+    const int64_t row_elems = param.n_elems / param.shape.extent[0];
+    int dims[HEFT_MAX_DIMS];
+    uint32_t n_dims = 0;
+    for (int k = piece->rank - 1; k >= 0; k--) {
+        bool is_over;
+        if (piece->extent[k] <= 1) {
+            continue;
+        }
+        if (!goes_over_rows(piece, k, row_elems, &is_over)) {
+            return 0;
+        }
+        if (is_over) {
+            dims[n_dims++] = k;
+        }
+    }
+    if (n_dims < 2) {
+        return 0; /* rows in their order, or every nth: the ranges say it */
+    }
+    uint32_t n = 0;
+    row_text(piece, &source, row_elems, -1, 0, &rows_out[n++]);
+    for (uint32_t i = 0; i < n_dims && n < CLI_MAX_ROWS; i++) {
+        row_text(piece, &source, row_elems, dims[i], 1, &rows_out[n++]);
+    }
+    return n;
 }
 
 /* ---- JSON ---- */

@@ -36,4 +36,16 @@ void cli_piece_describe(const heft_plan_t *plan, uint32_t rank_index, const heft
                         cli_piece_text_t *text_out);
 json_t *cli_piece_json(const heft_plan_t *plan, uint32_t rank_index, const heft_piece_t *piece);
 
+enum { CLI_MAX_ROWS = 6 };
+
+typedef struct cli_row_text {
+    int64_t row;   /* of the parameter: its index in axis 0 */
+    char src[160]; /* where in the source it comes from */
+} cli_row_text_t;
+
+/* Of a piece whose rows come in another order than in the source: sample rows, at most
+ * CLI_MAX_ROWS; 0: its ranges say it all. */
+uint32_t cli_piece_rows(const heft_plan_t *plan, uint32_t rank_index, const heft_piece_t *piece,
+                        cli_row_text_t *rows_out);
+
 #endif

@@ -95,6 +95,17 @@ static void print_picture(const picture_t *p, const heft_tensor_info_t *param)
     }
 }
 
+/* Rows that are permuted, such as those of heads: the first, and the first step in each direction.
+ */
+static void print_rows(const heft_plan_t *plan, uint32_t rank_index, const heft_piece_t *piece)
+{
+    cli_row_text_t rows[CLI_MAX_ROWS];
+    const uint32_t n = cli_piece_rows(plan, rank_index, piece, rows);
+    for (uint32_t i = 0; i < n; i++) {
+        (void)printf("     row %-6" PRId64 " <- %s\n", rows[i].row, rows[i].src);
+    }
+}
+
 static int print_text(const cli_job_t *job, uint32_t rank_index, uint32_t index)
 {
     heft_tensor_info_t param;
@@ -124,6 +135,7 @@ static int print_text(const cli_job_t *job, uint32_t rank_index, uint32_t index)
         if (i < MAX_LINES) {
             (void)printf("%c  %-22s <- %s %s  %s  %s\n", letter, text.dst, text.source, text.src,
                          text.move, text.note);
+            print_rows(job->plan, rank_index, &pieces[i]);
         } else if (i == MAX_LINES) {
             (void)printf("... and %" PRIu64 " more (--json lists all)\n", n - MAX_LINES);
         }
@@ -213,7 +225,9 @@ const cli_command_t cli_cmd_explain = {
         "Prints the pieces of one parameter: the index range written, the source tensor and the "
         "range read, how it is moved (copied, transposed, reversed, repeated, filled, and any "
         "arithmetic), and the rule of the recipe that says so. Then a picture of the parameter's "
-        "rows (axis 0), a letter for each source, '.' where a constant fills.\n\n"
+        "rows (axis 0), a letter for each source, '.' where a constant fills. Where rows come in "
+        "another order, such as those of heads, some of them are listed: the first, and one step "
+        "on in each direction.\n\n"
         "Ranges are half-open, with a step where it is not 1: 0:8:2 is 0, 2, 4, 6. Without --rank "
         "the first rank is shown.",
     .example = "heft explain model.layers.0.self_attn.qkv_proj.weight MODEL \\\n"

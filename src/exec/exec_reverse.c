@@ -15,6 +15,7 @@
 #include "format/format.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 typedef struct link {
@@ -78,6 +79,70 @@ static heft_status_t for_each_piece(reversal_t *r, piece_fn_t fn, heft_error_t *
     return status;
 }
 
+/* One operation, as people write it; false: it changes nothing. */
+static bool write_op(const heft_op_t *op, const char *from, char *out, size_t size)
+{
+    switch ((heft_op_code_t)op->code) {
+    case HEFT_OP_LOAD:
+        return false;
+    case HEFT_OP_CONST:
+        (void)snprintf(out, size, "a constant");
+        return true;
+    case HEFT_OP_CAST:
+        (void)snprintf(out, size, "%s to %s", from, heft_dtype_get_name((heft_dtype_t)op->dtype));
+        return true;
+    case HEFT_OP_ADD_IMM:
+        (void)snprintf(out, size, "+ %g", op->imm);
+        return true;
+    case HEFT_OP_MUL_IMM:
+        (void)snprintf(out, size, "* %g", op->imm);
+        return true;
+    case HEFT_OP_DIV_IMM:
+        (void)snprintf(out, size, "/ %g", op->imm);
+        return true;
+    case HEFT_OP_NEG_EXP:
+        (void)snprintf(out, size, "-exp");
+        return true;
+    case HEFT_OP_MUL:
+        (void)snprintf(out, size, "a product");
+        return true;
+    }
+    return false;
+}
+
+/* What it is that has no way back: " (f32 to bf16)", " (* 2, f32 to bf16)"; "" where it is no
+ * arithmetic. */
+static void describe_ops(const reversal_t *r, uint32_t rank_index, const heft_piece_t *piece,
+                         char *out, size_t size)
+{
+    heft_tensor_info_t source;
+    uint32_t n_opaques = 0;
+    const heft_opaque_t *opaques = heft_plan_get_opaques(r->plan, rank_index, &n_opaques);
+    const uint32_t opaque = piece->n_srcs > 0 ? piece->srcs[0].opaque : 0;
+    const char *from = "?";
+    size_t len = 0;
+    out[0] = '\0';
+    if (opaque > 0 && opaque <= n_opaques) {
+        (void)snprintf(out, size, " (%s)", opaques[opaque - 1].op);
+        return;
+    }
+    if (piece->n_srcs > 0 &&
+        heft_plan_query_source(r->plan, piece->srcs[0].source, &source, NULL) == HEFT_OK) {
+        from = heft_dtype_get_name(source.dtype);
+    }
+    for (uint32_t i = 0; i < piece->n_ops; i++) {
+        char op[48];
+        if (!write_op(&piece->ops[i], from, op, sizeof op) || len + strlen(op) + 4 >= size) {
+            continue;
+        }
+        len += (size_t)snprintf(out + len, size - len, "%s%s", len > 0 ? ", " : " (", op);
+        from = piece->ops[i].code == HEFT_OP_CAST
+                   ? heft_dtype_get_name((heft_dtype_t)piece->ops[i].dtype)
+                   : from;
+    }
+    (void)snprintf(out + len, size - len, "%s", len > 0 ? ")" : "");
+}
+
 /* Also counts: pieces of each parameter, links of each source (one place ahead). */
 static heft_status_t check_piece(reversal_t *r, uint32_t rank_index, const heft_piece_t *piece,
                                  heft_error_t *err)
@@ -89,10 +154,13 @@ static heft_status_t check_piece(reversal_t *r, uint32_t rank_index, const heft_
     }
     if (piece->n_srcs > 1 || (piece->n_srcs == 1 && piece->n_ops != 0) ||
         heft__piece_is_computed(piece)) {
-        return heft__error_set(err, HEFT_ERR_UNSUPPORTED,
-                               "cannot convert back: parameter \"%s\" is computed, not copied%s%s",
-                               info.name, heft_plan_get_piece_note(r->plan, piece)[0] ? ": " : "",
-                               heft_plan_get_piece_note(r->plan, piece));
+        char ops[80];
+        describe_ops(r, rank_index, piece, ops, sizeof ops);
+        return heft__error_set(
+            err, HEFT_ERR_UNSUPPORTED,
+            "cannot convert back: parameter \"%.80s\" is computed, not copied%s%s%s", info.name,
+            heft_plan_get_piece_note(r->plan, piece)[0] ? ": " : "",
+            heft_plan_get_piece_note(r->plan, piece), ops);
     }
     r->n_left[r->param_base[rank_index] + piece->param]++;
     r->progress.total += heft__piece_count(piece) * (int64_t)heft_dtype_get_unit_bytes(info.dtype);

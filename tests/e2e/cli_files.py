@@ -75,6 +75,16 @@ class Check(Files):
         self.assertEqual(listed.count("\n"), 2)
         self.assertEqual(self.json("check", self.model, "--recipe", recipe, code=1)["errors"], 9)
 
+    def test_permuted_rows_are_explained_by_example(self):
+        folder = self.dir / "heads"
+        folder.mkdir()
+        write_safetensors(folder / "model.safetensors", {"q": Counter().tensor("F32", 16, 4, 8)})
+        recipe = self.recipe('"q" [d, h:4, (i:4 p:2)] -> "q_proj" [(h p i), d]\n')
+        text = self.heft("explain", "q_proj", folder, "--recipe", recipe).stdout
+        self.assertIn("[0:32, 0:16]           <- q [0:16, 0:4, 0:8]  transposed", text)
+        for row, source in ((0, "0, 0"), (1, "0, 2"), (4, "0, 1"), (8, "1, 0")):
+            self.assertIn(f"     row {row:<6} <- [0:16, {source}]\n", text)
+
     def test_misspelt_words_have_a_nearest(self):
         self.assertIn(
             "nearest: hf-to-engine-dense;", self.heft("plan", self.model, "--recipe", "hf-to-engine-dens", code=2).stderr

@@ -99,9 +99,9 @@ static void what_cannot_run_backwards_says_why(void **state)
         const char *part;
     } cases[] = {
         { "dtype bf16\n\"x\" [d] -> \"y\" [d]", HEFT_ERR_UNSUPPORTED,
-          "parameter \"y\" is computed, not copied: t:2" },
+          "parameter \"y\" is computed, not copied: t:2 (F32 to BF16)" },
         { "\"x\" [d] -> \"y\" [d] by scale(2) in f32", HEFT_ERR_UNSUPPORTED,
-          "parameter \"y\" is computed, not copied: t:1" },
+          "parameter \"y\" is computed, not copied: t:1 (* 2)" },
     };
     rb_t *b = *state;
     rb_source(b, "x", F32, "4", NULL);
