@@ -38,7 +38,7 @@ typedef enum heft__member_object {
     HEFT__OBJECT_MANIFEST = 0,
     HEFT__OBJECT_CONTRACT = 1,
     HEFT__OBJECT_ENDPOINT = 2,
-    HEFT__OBJECT_SOURCE = 3, /* the source manifest that the plan is made for */
+    HEFT__OBJECT_SOURCE = 3,  /* the source manifest that the plan is made for */
     HEFT__OBJECT_MAPPING = 4, /* the text of a traced loader's contract */
     HEFT__N_MEMBER_OBJECTS = 5
 } heft__member_object_t;

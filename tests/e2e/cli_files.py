@@ -12,7 +12,7 @@ import termios
 import time
 import unittest
 
-from cli_support import Case, HEFT, read_checkpoint, write_dense_model, write_safetensors
+from cli_support import Case, Counter, HEFT, read_checkpoint, write_dense_model, write_safetensors
 
 DENSE = ("--recipe", "hf-to-engine-dense", "--let", "tp=2")
 
