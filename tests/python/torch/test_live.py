@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import pathlib
+import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -14,7 +16,7 @@ import torch
 from torch import nn
 
 import heft
-from heft import LiveModel, ModulePublisher, errors
+from heft import LiveModel, Member, ModulePublisher, errors
 from heft.torch import aliases_of, manifest_of
 from heft.trace import trace
 
@@ -149,6 +151,40 @@ def test_every_request_sees_one_whole_version(url: str) -> None:
         assert {name: t.data_ptr() for name, t in engine.state_dict().items()} == addresses
         # digests do not depend on strides
         assert live.digest("down") == heft.digest(engine.down.detach().contiguous())
+
+
+def test_an_engine_in_another_process(url: str) -> None:
+    here = pathlib.Path(__file__).parent
+    command = [sys.executable, str(here / "live_engine.py"), url, "3"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as engine:
+        assert engine.stdout is not None
+        try:
+            assert engine.stdout.readline() == "ready\n"
+            trainer = Trainer()
+            with ModulePublisher(trainer, url=url) as publisher:
+                for version in (1, 2, 3):
+                    trainer.fill(version)
+                    publisher.push(version)
+                    served, *sums = engine.stdout.readline().split()
+                    assert int(served) == version
+                    assert list(map(float, sums)) == expected(trainer).fingerprint().tolist()
+            assert engine.wait(60) == 0
+        finally:
+            engine.kill()
+
+
+def test_in_place_without_staging(url: str) -> None:
+    trainer, engine = Trainer(), Engine()
+    contract = contract_of(trainer, engine)
+    with (
+        ModulePublisher(trainer, url=url) as publisher,
+        LiveModel(engine, contract, url=url, derive=Engine.derive, in_place=True) as live,
+    ):
+        for version in (1, 2):
+            trainer.fill(version)
+            publisher.push(version)
+            assert_same(engine, expected(trainer))
+            assert live.version == version
 
 
 def test_a_parameter_that_moved_is_named_and_the_old_version_serves(url: str) -> None:
@@ -298,6 +334,40 @@ def test_a_kernel_layout_is_restored_before_and_packed_after(url: str) -> None:
         with live.gate.serving(5), pytest.raises(errors.HeftError, match="still running"):
             publisher.push(3)
         assert torch.equal(engine.w.data, kept)  # what serves is packed, called off or not
+
+
+def test_a_round_that_is_called_off_packs_the_old_version_again(url: str) -> None:
+    state = {"w": torch.arange(16.0).view(4, 4)}
+    engines = [Blocks(), Blocks()]
+    contract = trace(Blocks(), state).contract()
+    with contextlib.ExitStack() as stack:
+        lives = [
+            stack.enter_context(
+                LiveModel(
+                    engine,
+                    contract,
+                    url=url,
+                    member=Member(replica=replica),
+                    restore=Blocks.from_blocks,
+                    post_process=Blocks.to_blocks,
+                    drain_s=0.05 if replica else 30,
+                )
+            )
+            for replica, engine in enumerate(engines)
+        ]
+        publisher = stack.enter_context(ModulePublisher(state, url=url))
+        publisher.push(1)
+        kept = [engine.w.data.clone() for engine in engines]
+        state["w"] += 1
+        with lives[1].gate.serving(5), pytest.raises(errors.HeftError, match="still running"):
+            publisher.push(2)  # the first engine has been paused and restored by then, or not yet
+        for live, engine, before in zip(lives, engines, kept, strict=True):
+            with live.gate.serving(5) as version:
+                assert version == 1
+                assert torch.equal(engine.w.data, before)
+        publisher.push(2)
+        assert not torch.equal(engines[0].w.data, kept[0])
+        assert torch.equal(engines[0].w.data, engines[1].w.data)
 
 
 def test_restore_and_post_process_belong_together(url: str) -> None:
