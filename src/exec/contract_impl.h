@@ -65,10 +65,10 @@ heft_status_t heft__contract_make_names(const heft_contract_t *contract, uint32_
 /* Room for the tapes of n ranks. */
 heft_status_t heft__contract_make_tape_room(heft_contract_t *contract, uint32_t n,
                                             heft_error_t *err);
-/* Keep a tape in normal form, and own it, also on failure; *index_out is that of an equal one that
- * is there. */
-heft_status_t heft__contract_keep_tape(heft_contract_t *contract, heft_tape_t *tape,
-                                       uint32_t *index_out, heft_error_t *err);
+/* Keep a tape in normal form with this digest, and own it; the index of an equal one that is there,
+ * or its own. There is room. */
+uint32_t heft__contract_keep_tape(heft_contract_t *contract, heft_tape_t *tape,
+                                  const char digest[HEFT_TAPE_DIGEST_BYTES]);
 /* The index of a manifest among the distinct ones, where it is put. There is room. */
 uint32_t heft__contract_keep_destination(heft_contract_t *contract,
                                          const heft_manifest_t *manifest);

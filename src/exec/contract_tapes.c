@@ -160,25 +160,34 @@ static heft_status_t keep_destination(taker_t *t, uint32_t i, const heft_tape_t 
 
 /* ---- tapes ---- */
 
-heft_status_t heft__contract_keep_tape(heft_contract_t *contract, heft_tape_t *tape,
-                                       uint32_t *index_out, heft_error_t *err)
+uint32_t heft__contract_keep_tape(heft_contract_t *contract, heft_tape_t *tape,
+                                  const char digest[HEFT_TAPE_DIGEST_BYTES])
 {
-    char digest[HEFT_TAPE_DIGEST_BYTES];
-    heft_status_t status = heft__tape_make_digest(tape, digest, err);
-    for (uint32_t i = 0; i < contract->n_tapes && status == HEFT_OK; i++) {
+    for (uint32_t i = 0; i < contract->n_tapes; i++) {
         if (strcmp(contract->tape_digests[i], digest) == 0) {
             heft_tape_destroy(tape);
-            *index_out = i;
-            return HEFT_OK;
+            return i;
         }
     }
+    memcpy(contract->tape_digests[contract->n_tapes], digest, HEFT_TAPE_DIGEST_BYTES);
+    contract->tapes[contract->n_tapes] = tape;
+    return contract->n_tapes++;
+}
+
+/* The normal form of a tape that fits the manifests. */
+static heft_status_t keep_normal(taker_t *t, uint32_t i, const heft_tape_t *tape)
+{
+    heft_tape_t *normal = NULL;
+    char digest[HEFT_TAPE_DIGEST_BYTES];
+    heft_status_t status = heft__tape_normalise(tape, t->missing, t->n_missing, &normal, t->err);
+    if (status == HEFT_OK) {
+        status = heft__tape_make_digest(normal, digest, t->err);
+    }
     if (status != HEFT_OK) {
-        heft_tape_destroy(tape);
+        heft_tape_destroy(normal);
         return status;
     }
-    memcpy(contract->tape_digests[contract->n_tapes], digest, sizeof digest);
-    contract->tapes[contract->n_tapes] = tape;
-    *index_out = contract->n_tapes++;
+    t->contract->ranks[i].tape = heft__contract_keep_tape(t->contract, normal, digest);
     return HEFT_OK;
 }
 
@@ -187,7 +196,6 @@ static heft_status_t take_tape(taker_t *t, uint32_t i)
     heft_contract_t *c = t->contract;
     const heft_tape_t *tape = t->opts->tapes[i];
     const uint32_t rank = c->first_rank + i;
-    heft_tape_t *normal = NULL;
     heft_status_t status = keep_destination(t, i, tape);
     if (status != HEFT_OK) {
         return status;
@@ -201,11 +209,7 @@ static heft_status_t take_tape(taker_t *t, uint32_t i)
         status == HEFT_OK ? add_missing(t, rank, tape, HEFT_BUFFER_SOURCE, c->manifest) : status;
     status =
         status == HEFT_OK ? add_missing(t, rank, tape, HEFT_BUFFER_PARAM, destination) : status;
-    status = status == HEFT_OK
-                 ? heft__tape_normalise(tape, t->missing, t->n_missing, &normal, t->err)
-                 : status;
-    return status == HEFT_OK ? heft__contract_keep_tape(c, normal, &c->ranks[i].tape, t->err)
-                             : status;
+    return status == HEFT_OK ? keep_normal(t, i, tape) : status;
 }
 
 /* ---- attributes ---- */

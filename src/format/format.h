@@ -74,9 +74,11 @@ heft_status_t heft__tape_make_digest(const heft_tape_t *normal,
                                      char digest_out[HEFT_TAPE_DIGEST_BYTES], heft_error_t *err);
 
 /* A tape from a value that was parsed already. names: NULL, or an empty tape with all sources and
- * then all parameters by name; it is taken, filled and given back, or destroyed on failure. */
+ * then all parameters by name; it is taken. The result is in normal
+ * form. */
 heft_status_t heft__tape_decode_json(struct json_t *root, heft_tape_t *names,
-                                     heft_tape_t **tape_out, heft_error_t *err);
+                                     heft_tape_t **tape_out,
+                                     char digest_out[HEFT_TAPE_DIGEST_BYTES], heft_error_t *err);
 
 /* ---- safetensors ---- */
 

@@ -196,12 +196,18 @@ static heft_status_t read_writes(reader_t *r, const json_t *root)
     return HEFT_OK;
 }
 
-/* The digest is that of the normal form; what is read need not be in it. */
-static heft_status_t check_digest(const reader_t *r, const json_t *root)
+/* The digest is that of the normal form; what is read need not be in it, what is given back is. */
+static heft_status_t finish(reader_t *r, const json_t *root, char digest[HEFT_TAPE_DIGEST_BYTES])
 {
-    char digest[HEFT_TAPE_DIGEST_BYTES];
+    heft_tape_t *normal = NULL;
     const char *claim = json_string_value(json_object_get(root, "digest"));
-    heft_status_t status = heft_tape_query_digest(r->tape, digest, r->err);
+    heft_status_t status = heft__tape_normalise(r->tape, NULL, 0, &normal, r->err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    heft_tape_destroy(r->tape);
+    r->tape = normal;
+    status = heft__tape_make_digest(normal, digest, r->err);
     if (status != HEFT_OK) {
         return status;
     }
@@ -215,7 +221,8 @@ static heft_status_t check_digest(const reader_t *r, const json_t *root)
                                  claim, digest);
 }
 
-static heft_status_t read_root(reader_t *r, json_t *root, bool has_names)
+static heft_status_t read_root(reader_t *r, json_t *root, bool has_names,
+                               char digest[HEFT_TAPE_DIGEST_BYTES])
 {
     if (!json_is_object(root)) {
         return heft__error_set(r->err, HEFT_ERR_FORMAT, "tape: an object is expected");
@@ -238,15 +245,17 @@ static heft_status_t read_root(reader_t *r, json_t *root, bool has_names)
     status = status == HEFT_OK ? read_words(r, root, "notes", &r->words.notes, &r->words.n_notes)
                                : status;
     status = status == HEFT_OK ? read_writes(r, root) : status;
-    return status == HEFT_OK ? check_digest(r, root) : status;
+    return status == HEFT_OK ? finish(r, root, digest) : status;
 }
 
 heft_status_t heft__tape_decode_json(struct json_t *root, heft_tape_t *names,
-                                     heft_tape_t **tape_out, heft_error_t *err)
+                                     heft_tape_t **tape_out,
+                                     char digest_out[HEFT_TAPE_DIGEST_BYTES], heft_error_t *err)
 {
+    char digest[HEFT_TAPE_DIGEST_BYTES];
     reader_t r = { .tape = names, .err = err };
     heft_status_t status = names == NULL ? heft_tape_create(&r.tape, err) : HEFT_OK;
-    status = status == HEFT_OK ? read_root(&r, root, names == NULL) : status;
+    status = status == HEFT_OK ? read_root(&r, root, names == NULL, digest) : status;
     heft__tape_scratch_fini(&r.scratch);
     heft__free(r.words.ops);
     heft__free(r.words.notes);
@@ -254,6 +263,7 @@ heft_status_t heft__tape_decode_json(struct json_t *root, heft_tape_t *names,
         heft_tape_destroy(r.tape);
         return status;
     }
+    memcpy(digest_out, digest, sizeof digest);
     *tape_out = r.tape;
     return HEFT_OK;
 }
@@ -262,6 +272,7 @@ heft_status_t heft_tape_decode(const char *text, size_t n, heft_tape_t **tape_ou
                                heft_error_t *err)
 {
     json_error_t error;
+    char digest[HEFT_TAPE_DIGEST_BYTES];
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
     if (root == NULL) {
         if (json_error_code(&error) == json_error_out_of_memory) {
@@ -270,7 +281,7 @@ heft_status_t heft_tape_decode(const char *text, size_t n, heft_tape_t **tape_ou
         return heft__error_set(err, HEFT_ERR_FORMAT, "tape: line %d, byte %d: %s", error.line,
                                error.position, error.text);
     }
-    heft_status_t status = heft__tape_decode_json(root, NULL, tape_out, err);
+    heft_status_t status = heft__tape_decode_json(root, NULL, tape_out, digest, err);
     json_decref(root);
     return status;
 }
