@@ -152,6 +152,8 @@ typedef struct difference {
     const side_t *b;
     const heft_piece_t *x;
     const heft_piece_t *y;
+    int64_t n_joint;             /* elements that both write */
+    const heft_piece_t *beyond;  /* the first of a that writes more than b */
     const heft_piece_t *first_x; /* of the difference found; NULL: not written */
     const heft_piece_t *first_y;
     heft__box_t box; /* maps: destination, sources of x, sources of y */
@@ -195,7 +197,12 @@ static bool reads_the_same(const difference_t *d, const heft__box_t *box)
 static heft_status_t see_joint(void *arg, const heft__box_t *box, heft_error_t *err)
 {
     difference_t *d = arg;
+    int64_t n = 1;
     (void)err;
+    for (int32_t k = 0; k < box->rank; k++) {
+        n *= box->dim[k].extent;
+    }
+    d->n_joint += n;
     if (reads_the_same(d, box)) {
         return HEFT_OK;
     }
@@ -210,34 +217,83 @@ static heft_status_t see_joint(void *arg, const heft__box_t *box, heft_error_t *
     return HEFT_OK;
 }
 
-/* So many pairs are joined; what two quite different parameters have first is found among them. */
-enum { MAX_PAIRED = 512 };
+/* The last element that a piece writes; its first is dst_offset. */
+static int64_t last_of(const heft_piece_t *piece)
+{
+    int64_t last = piece->dst_offset;
+    for (int32_t k = 0; k < piece->rank; k++) {
+        last += (piece->extent[k] - 1) * piece->dst_stride[k];
+    }
+    return last;
+}
+
+/* Pieces are in the order of their first elements: what is found first is mostly the lowest. */
+static bool is_lowest(const difference_t *d, const heft_piece_t *next)
+{
+    return d->is_there && d->box.offset[0] <= next->dst_offset;
+}
+
+/* Pairs that are joined at most; beyond, what stands first in both is shown. */
+enum { MAX_PAIRS = 1 << 22 };
+
+static int64_t count_own(const side_t *side)
+{
+    int64_t n = 0;
+    for (size_t i = 0; i < side->n_own; i++) {
+        n += heft__piece_count(side->own[i]);
+    }
+    return n;
+}
+
+/* Nothing was found where both write: they are cut otherwise and do the same, or one writes more,
+ * or there were too many pairs. */
+static void conclude(difference_t *d, bool is_complete)
+{
+    const side_t *a = d->a;
+    const side_t *b = d->b;
+    if (d->is_there || (is_complete && d->n_joint == count_own(a) && d->n_joint == count_own(b))) {
+        return;
+    }
+    d->is_there = true;
+    d->first_x = is_complete ? d->beyond : a->own[0];
+    d->first_y = d->first_x == NULL || !is_complete ? b->own[0] : NULL;
+    const heft_piece_t *shown = d->first_x != NULL ? d->first_x : d->first_y;
+    piece_to_box(shown, &d->box);
+    for (uint32_t s = 0; !is_complete && s < d->first_y->n_srcs; s++) {
+        d->box.offset[1 + d->first_x->n_srcs + s] = d->first_y->srcs[s].offset;
+    }
+}
 
 static heft_status_t find_difference(const side_t *a, const side_t *b, difference_t *d,
                                      heft_error_t *err)
 {
     heft__box_work_t work = { 0 };
     heft_status_t status = HEFT_OK;
+    int64_t n_pairs = 0;
     *d = (difference_t){ .a = a, .b = b };
-    for (size_t i = 0; i < a->n_own && i < MAX_PAIRED && status == HEFT_OK; i++) {
+    for (size_t i = 0; i < a->n_own && !is_lowest(d, a->own[i]) && status == HEFT_OK; i++) {
         heft__box_t x;
         d->x = a->own[i];
         piece_to_box(d->x, &x);
-        for (size_t k = 0; k < b->n_own && k < MAX_PAIRED && status == HEFT_OK; k++) {
+        const int64_t last = last_of(d->x);
+        const int64_t before = d->n_joint;
+        for (size_t k = 0; k < b->n_own && b->own[k]->dst_offset <= last && status == HEFT_OK;
+             k++) {
             heft__box_t y;
             d->y = b->own[k];
+            if (last_of(d->y) < d->x->dst_offset || n_pairs++ >= MAX_PAIRS) {
+                continue;
+            }
             piece_to_box(d->y, &y);
             status = heft__box_join(&work, &x, &y, see_joint, d, err);
         }
+        if (d->beyond == NULL && d->n_joint - before < heft__piece_count(d->x)) {
+            d->beyond = d->x;
+        }
     }
     heft__box_work_fini(&work);
-    if (status == HEFT_OK && !d->is_there) {
-        /* the pieces there agree where they meet: one side writes more */
-        const side_t *more = a->n_own > 0 ? a : b;
-        d->first_x = a->n_own > 0 ? a->own[0] : NULL;
-        d->first_y = a->n_own > 0 ? NULL : b->own[0];
-        piece_to_box(more->own[0], &d->box);
-        d->is_there = true;
+    if (status == HEFT_OK) {
+        conclude(d, n_pairs <= MAX_PAIRS);
     }
     return status;
 }
@@ -349,7 +405,8 @@ static heft_status_t compare_param(const heft__contract_comparer_t *c, uint32_t 
     if (*differs) {
         difference_t difference;
         status = find_difference(a, b, &difference, c->err);
-        status = status == HEFT_OK ? add_param(c, rank, a, b, &difference) : status;
+        *differs = status == HEFT_OK && difference.is_there;
+        status = *differs ? add_param(c, rank, a, b, &difference) : status;
     }
     heft__free(a->own);
     return status;

@@ -630,6 +630,54 @@ static void the_first_range_that_is_filled_otherwise_is_named(void **state)
     close_fixture(&g);
 }
 
+/* One loader leaves its last row alone, and says so. */
+static void a_part_that_is_no_longer_written_is_named(void **state)
+{
+    (void)state;
+    fixture_t f;
+    fixture_t g;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_drift_t *drift = NULL;
+    open_fixture(&f, false);
+    open_fixture(&g, false);
+    heft_exception_t list[3] = { exceptions[0],
+                                 exceptions[1],
+                                 { .kind = HEFT_EXCEPTION_UNTOUCHED,
+                                   .pattern = "qkv",
+                                   .reason = "padding",
+                                   .where = "",
+                                   .is_optional = 1,
+                                   .n_dims = 2,
+                                   .begin = { 3, 0 },
+                                   .end = { 4, 3 } } };
+    tape_builder_t tb;
+    tb_init(&tb);
+    uint32_t k = tb_source(&tb, "k", HEFT_DTYPE_BF16, TB_SHAPE(2, 3));
+    uint32_t q = tb_source(&tb, "q", HEFT_DTYPE_BF16, TB_SHAPE(4, 3));
+    heft_view_t all = tb_all(&tb, tb_param(&tb, "qkv", HEFT_DTYPE_BF16, TB_SHAPE(4, 3)));
+    tb_copy(&tb, tb_narrow(all, 0, 2, 1), tb_narrow(tb_all(&tb, k), 0, 0, 1));
+    tb_copy(&tb, tb_narrow(all, 0, 0, 2), tb_narrow(tb_all(&tb, q), 0, 0, 2));
+    g.tapes[0] = tb.tape;
+    f.opts.exceptions = list;
+    f.opts.n_exceptions = 3;
+    g.opts.exceptions = list;
+    g.opts.n_exceptions = 3;
+    heft_contract_t *a = make(&f);
+    heft_contract_t *b = make(&g);
+    assert_string_equal(only_text(a, b, &drift),
+                        "parameter \"qkv\" rank 0: is filled otherwise, first at [3..4, 0..3): was "
+                        "constant 0x0, is not written");
+    heft_drift_destroy(drift);
+    EXPECT_STATUS(heft_contract_compare(b, a, &drift, &err), HEFT_OK);
+    assert_non_null(strstr(heft_drift_get(drift, 0)->text, "was not written, is constant 0x0"));
+    heft_drift_destroy(drift);
+    heft_contract_destroy(a);
+    heft_contract_destroy(b);
+    tb_fini(&tb);
+    close_fixture(&f);
+    close_fixture(&g);
+}
+
 static void attributes_and_ranks_drift(void **state)
 {
     (void)state;
@@ -755,6 +803,7 @@ int main(void)
         cmocka_unit_test(options_that_do_not_go_together_are_refused),
         cmocka_unit_test(flaws_in_a_loaders_contract_are_named),
         cmocka_unit_test(the_first_range_that_is_filled_otherwise_is_named),
+        cmocka_unit_test(a_part_that_is_no_longer_written_is_named),
         cmocka_unit_test(attributes_and_ranks_drift),
         cmocka_unit_test(two_traces_of_one_loader_are_one_contract),
         cmocka_unit_test(every_failed_allocation_is_survived),
