@@ -82,6 +82,16 @@ static heft_op_t take_unary(input_t *in)
     return op;
 }
 
+/* Some bytes of an f64, as they are. */
+static void take_bits(input_t *in, heft_op_t *op)
+{
+    heft_dtype_t dtype = take_dtype(in);
+    uint32_t most = 8 - heft_dtype_get_unit_bytes(dtype);
+    *op = (heft_op_t){ .code = HEFT_OP_BITS,
+                       .dtype = (uint8_t)dtype,
+                       .arg = (uint16_t)take(in, most + 1) };
+}
+
 static void take_program(input_t *in, heft__transform_t *t)
 {
     int depth = 0;
@@ -106,6 +116,9 @@ static void take_program(input_t *in, heft__transform_t *t)
             depth--;
         } else {
             *op = take_unary(in);
+            if (op->code == HEFT_OP_CAST && op->dtype == HEFT_DTYPE_F64) {
+                take_bits(in, &t->ops[t->n_ops++]);
+            }
         }
     }
     if (t->ops[0].code == HEFT_OP_CONST && t->n_ops == 1) {

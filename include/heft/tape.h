@@ -39,7 +39,8 @@ typedef struct heft_buffer_info {
  * view `arg` as it is. Arithmetic runs in `dtype` (f32 or f64; for f16 and bf16: computed in f32,
  * rounded to dtype after every op, and the immediate is rounded to dtype first): operands are
  * converted to it, the result has it. CAST rounds to nearest even; NaN stays NaN; float to f8_e4m3
- * and f8_e5m2 saturates. Integers cast among themselves by truncation of bits.
+ * and f8_e5m2 saturates. Integers cast among themselves by truncation of bits. BITS sees memory as
+ * another dtype, as wide or narrower: what it leaves is no cast.
  */
 typedef enum heft_op_code {
     HEFT_OP_LOAD = 1,  /* push source[arg] */
@@ -49,13 +50,14 @@ typedef enum heft_op_code {
     HEFT_OP_MUL_IMM = 5, /* top * imm */
     HEFT_OP_DIV_IMM = 6, /* top / imm */
     HEFT_OP_NEG_EXP = 7, /* -exp(top) */
-    HEFT_OP_MUL = 8      /* pop b, pop a, push a * b */
+    HEFT_OP_MUL = 8,     /* pop b, pop a, push a * b */
+    HEFT_OP_BITS = 9     /* the bytes of top from byte `arg` on, little-endian, as dtype */
 } heft_op_code_t;
 
 typedef struct heft_op {
     uint8_t code;  /* heft_op_code_t */
     uint8_t dtype; /* heft_dtype_t: result (CONST, CAST) or arithmetic dtype */
-    uint16_t arg;  /* LOAD: index of the source view */
+    uint16_t arg;  /* LOAD: index of the source view; BITS: first byte */
     uint32_t reserved;
     double imm;        /* ADD_IMM, MUL_IMM, DIV_IMM */
     uint64_t imm_bits; /* CONST: bits of the element, little-endian in the low bytes */

@@ -38,6 +38,7 @@ class OpCode(enum.IntEnum):
     DIV_IMM = lib.HEFT_OP_DIV_IMM
     NEG_EXP = lib.HEFT_OP_NEG_EXP
     MUL = lib.HEFT_OP_MUL
+    BITS = lib.HEFT_OP_BITS
 
 
 class View(NamedTuple):

@@ -182,6 +182,9 @@ static void put_op(const heft_op_t *op, char *out, size_t n)
     case HEFT_OP_MUL:
         (void)snprintf(out, n, "multiply");
         return;
+    case HEFT_OP_BITS:
+        (void)snprintf(out, n, "byte %u seen as %s", op->arg, dtype);
+        return;
     }
     (void)snprintf(out, n, "?");
 }

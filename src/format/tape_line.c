@@ -61,7 +61,7 @@ static const struct {
 } op_names[] = {
     { HEFT_OP_LOAD, "load" },      { HEFT_OP_CONST, "const" }, { HEFT_OP_CAST, "cast" },
     { HEFT_OP_ADD_IMM, "add" },    { HEFT_OP_MUL_IMM, "mul" }, { HEFT_OP_DIV_IMM, "div" },
-    { HEFT_OP_NEG_EXP, "negexp" }, { HEFT_OP_MUL, "product" },
+    { HEFT_OP_NEG_EXP, "negexp" }, { HEFT_OP_MUL, "product" }, { HEFT_OP_BITS, "bits" },
 };
 enum { N_OP_NAMES = sizeof op_names / sizeof op_names[0] };
 
@@ -85,6 +85,8 @@ static void put_op(heft__text_t *out, const heft_op_t *op)
     heft__text_put(out, heft_dtype_get_name((heft_dtype_t)op->dtype));
     if (has_imm((heft_op_code_t)op->code)) {
         memcpy(&bits, &op->imm, sizeof bits);
+    } else if (op->code == HEFT_OP_BITS) {
+        bits = op->arg;
     } else if (op->code != HEFT_OP_CONST) {
         return;
     }
@@ -427,14 +429,20 @@ static heft_status_t read_op(line_t *l, heft_op_t *op)
         return expected(l, "a dtype");
     }
     bool wants_imm = has_imm((heft_op_code_t)op->code);
-    if (!wants_imm && op->code != HEFT_OP_CONST) {
+    bool wants_byte = op->code == HEFT_OP_BITS;
+    if (!wants_imm && !wants_byte && op->code != HEFT_OP_CONST) {
         return HEFT_OK;
     }
     if (!skip(l, ".") || !read_hex(l, &bits)) {
         return expected(l, "a dot and bits in hex digits");
     }
+    if (wants_byte && bits > 7) {
+        return expected(l, "a byte of an element: 0 to 7");
+    }
     if (wants_imm) {
         memcpy(&op->imm, &bits, sizeof bits);
+    } else if (wants_byte) {
+        op->arg = (uint16_t)bits;
     } else {
         op->imm_bits = bits;
     }

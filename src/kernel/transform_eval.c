@@ -68,6 +68,7 @@ static uint64_t arith_f64(heft_op_code_t code, uint64_t a, uint64_t b)
     case HEFT_OP_LOAD:
     case HEFT_OP_CONST:
     case HEFT_OP_CAST:
+    case HEFT_OP_BITS:
         break;
     }
     return from_double(x * y);
@@ -89,6 +90,7 @@ static uint64_t arith_f32(heft_op_code_t code, uint64_t a, uint64_t b)
     case HEFT_OP_LOAD:
     case HEFT_OP_CONST:
     case HEFT_OP_CAST:
+    case HEFT_OP_BITS:
         break;
     }
     return from_float(x * y);
@@ -122,6 +124,13 @@ uint64_t heft__transform_eval(const heft_op_t *ops, uint32_t n_ops, const heft_d
         }
         if (code == HEFT_OP_CONST) {
             value[++top] = op->imm_bits;
+            type[top] = dtype;
+            continue;
+        }
+        if (code == HEFT_OP_BITS) {
+            uint32_t n = 8 * heft_dtype_get_unit_bytes(dtype);
+            value[top] =
+                value[top] >> (8 * op->arg) & (n == 64 ? ~UINT64_C(0) : (UINT64_C(1) << n) - 1);
             type[top] = dtype;
             continue;
         }

@@ -55,10 +55,11 @@ static heft_status_t step_op(const heft__transform_t *transform, uint32_t k, hef
         type[(*depth)++] = dtype;
         return HEFT_OK;
     }
-    if (op->code < HEFT_OP_CAST || op->code > HEFT_OP_MUL) {
+    if (op->code < HEFT_OP_CAST || op->code > HEFT_OP_BITS) {
         return bad_op(err, k, op, "unknown code");
     }
-    if (op->code == HEFT_OP_CAST ? !is_castable(dtype) : !is_arith_dtype(dtype)) {
+    bool moves = op->code == HEFT_OP_CAST || op->code == HEFT_OP_BITS;
+    if (moves ? !is_castable(dtype) : !is_arith_dtype(dtype)) {
         return bad_op(err, k, op, "dtype not allowed here");
     }
     if (*depth < needs) {
@@ -68,6 +69,10 @@ static heft_status_t step_op(const heft__transform_t *transform, uint32_t k, hef
         if (!is_castable(type[i])) {
             return bad_op(err, k, op, "packed operand");
         }
+    }
+    if (op->code == HEFT_OP_BITS &&
+        op->arg + heft_dtype_get_unit_bytes(dtype) > heft_dtype_get_unit_bytes(type[*depth - 1])) {
+        return bad_op(err, k, op, "more bytes than there are");
     }
     *depth -= needs - 1;
     type[*depth - 1] = dtype;

@@ -71,6 +71,17 @@ static void cast_slot(machine_t *m, slot_t *slot, heft_dtype_t dtype, int64_t n)
     }
 }
 
+/* slot <- some bytes of each of its elements, as dtype. */
+static void bits_slot(machine_t *m, slot_t *slot, heft_dtype_t dtype, uint32_t first_byte,
+                      int64_t n)
+{
+    uint32_t from = heft_dtype_get_unit_bytes(slot->dtype);
+    uint32_t to = heft_dtype_get_unit_bytes(dtype);
+    int64_t count = slot->is_uniform ? 1 : n;
+    heft__elems_move(m->ops, m->spare, to, slot->data + first_byte, from, count, to);
+    take_spare(m, slot, dtype);
+}
+
 /* slot <- slot op other, in dtype; both have it. */
 static void arith_slot(machine_t *m, slot_t *slot, heft_op_code_t code, heft_dtype_t dtype,
                        const uint8_t *other, bool other_is_uniform, int64_t n)
@@ -129,6 +140,9 @@ static const uint8_t *run_block(run_t *run, const uint8_t *const *src, const int
             break;
         case HEFT_OP_CAST:
             cast_slot(m, slot, dtype, n);
+            break;
+        case HEFT_OP_BITS:
+            bits_slot(m, slot, dtype, op->arg, n);
             break;
         case HEFT_OP_MUL:
             multiply_slots(m, slot - 1, slot, dtype, n);

@@ -57,6 +57,25 @@ static heft_status_t push_cast(heft__program_t *program, heft_dtype_t to, heft_e
     return push_op(program, &cast, err);
 }
 
+static uint64_t take_bits(uint64_t bits, heft_dtype_t to, uint32_t first_byte)
+{
+    uint32_t n = 8 * heft_dtype_get_unit_bytes(to);
+    bits >>= 8 * first_byte;
+    return n == 64 ? bits : bits & ((UINT64_C(1) << n) - 1);
+}
+
+static heft_status_t push_bits(heft__program_t *program, const heft_op_t *op, heft_error_t *err)
+{
+    heft_op_t *top = program->n_ops > 0 ? &program->ops[program->n_ops - 1] : NULL;
+    if (top != NULL && top->code == HEFT_OP_CONST) {
+        top->imm_bits = take_bits(top->imm_bits, (heft_dtype_t)op->dtype, op->arg);
+        top->dtype = op->dtype;
+        return HEFT_OK;
+    }
+    const heft_op_t bits = { .code = HEFT_OP_BITS, .dtype = op->dtype, .arg = op->arg };
+    return push_op(program, &bits, err);
+}
+
 /* ---- checking ---- */
 
 typedef struct checker {
@@ -126,6 +145,27 @@ static heft_status_t check_cast(checker_t *c, heft_dtype_t to, heft_error_t *err
     return push_cast(c->program, to, err);
 }
 
+static heft_status_t check_bits(checker_t *c, const heft_op_t *op, heft_error_t *err)
+{
+    heft_dtype_t from = c->stack[c->depth - 1];
+    heft_dtype_t to = (heft_dtype_t)op->dtype;
+    if (heft_dtype_get_bits(to) == 0 || is_packed(from) || is_packed(to) || to == HEFT_DTYPE_BOOL) {
+        return heft__error_set(err, HEFT_ERR_UNSUPPORTED, "bits of %s seen as %s",
+                               heft_dtype_get_name(from), heft_dtype_get_name(to));
+    }
+    if (op->arg + heft_dtype_get_unit_bytes(to) > heft_dtype_get_unit_bytes(from)) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "bits of %s seen as %s from byte %u: it has %u bytes",
+                               heft_dtype_get_name(from), heft_dtype_get_name(to),
+                               (unsigned)op->arg, (unsigned)heft_dtype_get_unit_bytes(from));
+    }
+    if (from == to) {
+        return HEFT_OK;
+    }
+    c->stack[c->depth - 1] = to;
+    return push_bits(c->program, op, err);
+}
+
 static heft_status_t check_arithmetic(checker_t *c, const heft_op_t *op, heft_error_t *err)
 {
     heft_dtype_t dtype = (heft_dtype_t)op->dtype;
@@ -156,7 +196,7 @@ static heft_status_t check_op(checker_t *c, const heft_op_t *op, heft_error_t *e
     if (op->code == HEFT_OP_CONST) {
         return check_const(c, op, err);
     }
-    if (op->code < HEFT_OP_CAST || op->code > HEFT_OP_MUL) {
+    if (op->code < HEFT_OP_CAST || op->code > HEFT_OP_BITS) {
         return heft__error_set(err, HEFT_ERR_ARGUMENT, "operation code %u: no such operation",
                                (unsigned)op->code);
     }
@@ -165,8 +205,9 @@ static heft_status_t check_op(checker_t *c, const heft_op_t *op, heft_error_t *e
                                "operation code %u needs %u values, the stack has %u",
                                (unsigned)op->code, (unsigned)need, (unsigned)c->depth);
     }
-    return op->code == HEFT_OP_CAST ? check_cast(c, (heft_dtype_t)op->dtype, err)
-                                    : check_arithmetic(c, op, err);
+    return op->code == HEFT_OP_CAST   ? check_cast(c, (heft_dtype_t)op->dtype, err)
+           : op->code == HEFT_OP_BITS ? check_bits(c, op, err)
+                                      : check_arithmetic(c, op, err);
 }
 
 heft_status_t heft__program_check(const heft_op_t *ops, uint32_t n_ops,
@@ -237,6 +278,8 @@ heft_status_t heft__program_compose(const heft_op_t *ops, uint32_t n_ops,
             status = push_part(&program, &parts[ops[i].arg], err);
         } else if (ops[i].code == HEFT_OP_CAST) {
             status = push_cast(&program, (heft_dtype_t)ops[i].dtype, err);
+        } else if (ops[i].code == HEFT_OP_BITS) {
+            status = push_bits(&program, &ops[i], err);
         } else {
             status = push_op(&program, &ops[i], err);
         }

@@ -387,9 +387,15 @@ static uint32_t pick_program(gen_t *g, uint32_t n_srcs, heft_op_t *ops)
     ops[n++] = (heft_op_t){ .code = HEFT_OP_LOAD, .arg = (uint16_t)pick(g, 0, n_srcs - 1) };
     for (int64_t i = pick(g, 0, 2); i > 0; i--) {
         heft_op_t op = { .dtype = dtype, .imm = (double)pick(g, 0, 3) };
-        switch (pick(g, 0, 4)) {
+        switch (pick(g, 0, 5)) {
         case 0:
             op.code = HEFT_OP_CAST;
+            break;
+        case 5: /* a half of what the last operation left, or a quarter of it */
+            ops[n++] = (heft_op_t){ .code = HEFT_OP_CAST, .dtype = HEFT_DTYPE_F32 };
+            op = (heft_op_t){ .code = HEFT_OP_BITS,
+                              .dtype = one_in(g, 2) ? HEFT_DTYPE_BF16 : HEFT_DTYPE_U16,
+                              .arg = (uint16_t)pick(g, 0, 2) };
             break;
         case 1:
             op.code = HEFT_OP_ADD_IMM;

@@ -155,6 +155,19 @@ static uint32_t eval(ref_run_t *run, const heft_op_t *ops, uint32_t n_ops, const
             stack[n - 1] = cast_value(run, op->dtype, stack[n - 1]);
             continue;
         }
+        if (op->code == HEFT_OP_BITS && run->values[stack[n - 1]].code == HEFT_OP_CONST) {
+            uint64_t bits = run->values[stack[n - 1]].bits;
+            for (uint32_t k = 0; k < op->arg; k++) {
+                bits /= 256;
+            }
+            uint32_t width = heft_dtype_get_unit_bytes((heft_dtype_t)op->dtype);
+            stack[n - 1] =
+                const_value(run, op->dtype, width == 8 ? bits : bits % (UINT64_C(1) << 8 * width));
+            continue;
+        }
+        if (op->code == HEFT_OP_BITS) {
+            v.bits = op->arg;
+        }
         if (op->code == HEFT_OP_MUL) {
             v.args[1] = stack[--n];
         }

@@ -309,7 +309,17 @@ static void unsound_programs_are_refused(void **state)
           "needs 1 values, the stack has 0",
           1,
           { { .code = HEFT_OP_CAST, .dtype = F32 } } },
-        { HEFT_ERR_ARGUMENT, "operation code 9", 1, { { .code = 9 } } },
+        { HEFT_ERR_ARGUMENT, "operation code 10", 1, { { .code = 10 } } },
+        { HEFT_ERR_ARGUMENT,
+          "bits of F32 seen as BF16 from byte 3: it has 4 bytes",
+          3,
+          { { .code = HEFT_OP_LOAD },
+            { .code = HEFT_OP_CAST, .dtype = F32 },
+            { .code = HEFT_OP_BITS, .dtype = BF16, .arg = 3 } } },
+        { HEFT_ERR_UNSUPPORTED,
+          "seen as F4",
+          2,
+          { { .code = HEFT_OP_LOAD }, { .code = HEFT_OP_BITS, .dtype = HEFT_DTYPE_F4 } } },
         { HEFT_ERR_ARGUMENT, "operation code 0", 1, { { .code = 0 } } },
         { HEFT_ERR_ARGUMENT,
           "cast to dtype 99",
@@ -426,6 +436,24 @@ static void constants_are_cast_at_once_where_that_only_moves_bits(void **state)
         }
         tb_fini(&f.tb);
     }
+}
+
+static void bytes_of_a_constant_are_taken_at_once(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    fixture_t f;
+    set_up(&f);
+    const heft_op_t ops[] = {
+        { .code = HEFT_OP_CONST, .dtype = F32, .imm_bits = 0x3f801234 },
+        { .code = HEFT_OP_BITS, .dtype = BF16, .arg = 2 },
+    };
+    EXPECT_STATUS(map(&f, ops, 2, &err), HEFT_OK);
+    const heft__write_t *w = &f.tb.tape->writes[0];
+    assert_int_equal(w->n_ops, 1);
+    assert_int_equal(w->ops[0].dtype, BF16);
+    assert_int_equal(w->ops[0].imm_bits, 0x3f80);
+    tb_fini(&f.tb);
 }
 
 static void fills_must_fit_the_dtype(void **state)
@@ -575,6 +603,7 @@ int main(void)
         cmocka_unit_test(too_long_programs_and_too_many_sources_are_refused),
         cmocka_unit_test(programs_have_one_form),
         cmocka_unit_test(constants_are_cast_at_once_where_that_only_moves_bits),
+        cmocka_unit_test(bytes_of_a_constant_are_taken_at_once),
         cmocka_unit_test(fills_must_fit_the_dtype),
         cmocka_unit_test(packed_dtypes_are_copied_and_never_cast),
         cmocka_unit_test(opaque_writes_need_a_name_and_distinct_destinations),

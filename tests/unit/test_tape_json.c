@@ -145,10 +145,12 @@ static void packed_shapes_and_odd_constants_come_back(void **state)
     tb_copy(&tb, tb_reshape(p, TB_SHAPE(12)), tb_reshape(t, TB_SHAPE(12)));
     const heft_op_t ops[] = {
         { .code = HEFT_OP_CONST, .dtype = HEFT_DTYPE_F64, .imm_bits = 0x7ff8000000000123 },
-        { .code = HEFT_OP_ADD_IMM, .dtype = HEFT_DTYPE_F64, .imm = -0.1 }
+        { .code = HEFT_OP_ADD_IMM, .dtype = HEFT_DTYPE_F64, .imm = -0.1 },
+        { .code = HEFT_OP_BITS, .dtype = HEFT_DTYPE_U16, .arg = 6 },
+        { .code = HEFT_OP_CAST, .dtype = HEFT_DTYPE_F64 }
     };
     heft_view_t to = tb_all(&tb, s);
-    EXPECT_STATUS(heft_tape_map(tb.tape, &to, NULL, 0, ops, 2, NULL, &err), HEFT_OK);
+    EXPECT_STATUS(heft_tape_map(tb.tape, &to, NULL, 0, ops, 4, NULL, &err), HEFT_OK);
     EXPECT_STATUS(heft_tape_encode(tb.tape, &text, &err), HEFT_OK);
     EXPECT_STATUS(heft_tape_decode(text, strlen(text), &back, &err), HEFT_OK);
     EXPECT_STATUS(heft_tape_encode(back, &again, &err), HEFT_OK);
@@ -156,6 +158,7 @@ static void packed_shapes_and_odd_constants_come_back(void **state)
     assert_memory_equal(&back->buffers[0].shape, &tb.tape->buffers[x].shape, sizeof(heft_shape_t));
     assert_int_equal(back->writes[2].ops[0].imm_bits, 0x7ff8000000000123);
     assert_true(back->writes[2].ops[1].imm == -0.1);
+    assert_int_equal(back->writes[2].ops[2].arg, 6);
     heft_string_free(text);
     heft_string_free(again);
     heft_tape_destroy(back);
