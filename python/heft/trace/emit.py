@@ -10,6 +10,7 @@ import torch
 
 from heft.dtypes import DType
 from heft.tape import BufferKind, Op, OpCode, Tape, View
+from heft.trace.bits import as_programs
 from heft.trace.casts import TAPE_DTYPES
 from heft.trace.errors import TraceError
 from heft.trace.geometry import Layout, split_for
@@ -188,9 +189,11 @@ class Emitter:
     def _retyped(
         self, call: Call, write: Write, regions: Sequence[Region], places: Sequence[_Place]
     ) -> None:
-        """A view(dtype) on one side: through bits, which heft takes itself, else opaque."""
-        instead = None
-        if id(write) not in self._unusable and write.kind == "copy":
+        """A view(dtype) on one side: as programs, through heft.bits, else opaque."""
+        instead = as_programs(write, [place.dtype for place in places])
+        if instead is not None:
+            pass
+        elif id(write) not in self._unusable and write.kind == "copy":
             instead = retyped_copy(write, places[0].dtype, places[1].dtype)
         elif write.kind == "fill":
             instead = retyped_fill(write, places[0].dtype)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """view(dtype): elements seen as another dtype than their buffer has.
 
-A copy between two such views of one real dtype moves whole elements and needs nothing special.
-Everything else goes through heft.bits, which heft runs itself. That kernel's result may be copied
-and cast, but not meet another tensor in one program; a trace that needs that leaves the write to
-the engine's loader, as it does when a view holds parts of elements of its buffer.
+A copy between two such views of one real dtype moves whole elements and needs nothing special, and
+bits.py has what programs say. Everything else goes through heft.bits, which heft runs itself. That
+kernel's result may be copied and cast, but not meet another tensor in one program; a trace that
+needs that leaves the write to the engine's loader, as it does when a view holds parts of elements
+of its buffer.
 """
 
 from __future__ import annotations

@@ -73,9 +73,9 @@ HELD = {
     "both seen as bytes": (BF16, (4, 6), BF16, put_in_the_middle),
     "zeroed as bytes": (I32, (4, 6), I32, zeroed),
     "filled as bytes": (I32, (4, 6), I32, filled),
+    "scaled": (BF16, (4, 6), U8, scaled),
 }  # fmt: skip
 LEFT = {
-    "scaled": (BF16, (4, 6), U8, scaled),
     "parts of elements": (I32, (4, 6), U8, parts_of_elements),
     "multiplied by bytes": (U8, (4, 6), E8M0, multiplied),
 }  # fmt: skip

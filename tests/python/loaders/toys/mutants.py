@@ -24,6 +24,7 @@ CODES = {
     "div": OpCode.DIV_IMM,
     "negexp": OpCode.NEG_EXP,
     "product": OpCode.MUL,
+    "bits": OpCode.BITS,
 }
 
 
@@ -96,6 +97,8 @@ def _op(text: str, write: TapeWrite, dtypes: dict[str, DType]) -> Op:
     dtype = DType[rest[0]]
     if word == "const":
         return Op(OpCode.CONST, dtype, imm_bits=int(rest[1], 16))
+    if word == "bits":
+        return Op(OpCode.BITS, dtype, arg=int(rest[1], 16))
     imm = struct.unpack("<d", struct.pack("<Q", int(rest[1], 16)))[0] if len(rest) > 1 else 0.0
     return Op(CODES[word], dtype, imm=imm)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from .case import Excuse, Toy, bf16, f32, i32, toy, u8
+from .case import Excuse, Toy, bf16, f8, f32, i32, toy, u8
 
 TOYS: list[Toy] = []
 UNUSED_X = Excuse("unused", "x")
@@ -268,10 +268,43 @@ def results_put_where_asked(model, weights):
     {"p": "x#0:4 x#1:4 x#2:4 x#3:4 x#4:4 x#5:4"},
     TOYS,
     computed=["p"],
-    kernels=["p"],
 )
 def words_seen_as_bytes(model, weights):
     model.p.copy_(weights["x"].view(torch.uint8))
+
+
+@toy(
+    {"s": f8(2, 3), "x": i32(2, 2)},
+    {"codes": u8(3, 2), "middle": u8(2, 3), "low": u8(5), "back": f8(2, 3)},
+    {
+        "codes": "s#0,3,1,4,2,5",
+        "middle": "x#0:3 x#2:3",
+        "low": "x#0,0 x#1,1 x#2",
+        "back": "s#0..5",
+    },
+    TOYS,
+    computed=["codes", "middle", "low", "back"],
+    excuses=[UNUSED_X],
+)
+def bytes_moved_as_they_are(model, weights):
+    model.codes.copy_(weights["s"].view(torch.uint8).t())
+    model.middle.copy_(weights["x"].view(torch.uint8)[:, 1:4])
+    model.low.copy_(weights["x"].view(torch.uint8).flatten()[::2][:5])
+    model.back.data.view(torch.uint8).copy_(weights["s"].view(torch.uint8))
+
+
+@toy(
+    {"x": f32(2, 2)},
+    {"high": bf16(4), "filled": f32(2), "wide": f32(4)},
+    {"high": "x#0..3", "filled": "=1:2", "wide": "x#0..3"},
+    TOYS,
+    computed=["high", "wide"],
+)
+def halves_of_words_cast_and_fills_of_bits(model, weights):
+    halves = weights["x"].view(torch.bfloat16).unflatten(1, (2, 2))
+    model.high.copy_(halves[..., 1].flatten())
+    model.filled.view(torch.int32).fill_(0x3F800000)
+    model.wide.copy_(halves[..., 1].flatten().float() * 2)
 
 
 @toy(
