@@ -13,6 +13,7 @@
 #include "heft/log.h"
 #include "heft/model.h"
 #include "heft/names.h"
+#include "heft/placement.h"
 #include "heft/plan.h"
 #include "heft/recipe.h"
 #include "heft/sizes.h"

@@ -206,7 +206,7 @@ static int32_t count_stages(const heft_tape_t *tape)
 {
     int32_t n = 1;
     for (; tape->second != NULL; tape = tape->second) {
-        n++;
+        n += tape->is_placed ? 0 : 1;
     }
     return n;
 }

@@ -36,7 +36,8 @@ typedef struct job {
     const heft_tape_t *const *tapes;
     uint32_t n_tapes;
     uint32_t first_rank;
-    int32_t stage; /* of the first part among the recipes of the chain */
+    int32_t stage;  /* of the first part among the recipes of the chain */
+    bool is_placed; /* the tapes put whole tensors together, and are no recipe's */
     const heft_plan_opts_t *opts;
     heft_error_t *err;
 } job_t;
@@ -127,11 +128,21 @@ static heft__map_t *add_rule(rules_t *rules, const heft_exception_t *exception, 
 
 static heft_status_t prove(const job_t *job, proven_t *out);
 
+/* Of what several ranks hold each element is read from one. */
+static const heft_exception_t replicas = { .kind = HEFT_EXCEPTION_ELSEWHERE,
+                                           .pattern = "*",
+                                           .reason = "another rank holds the same",
+                                           .where = "",
+                                           .is_optional = 1 };
+
 /* A part that is a recipe by itself, with the exceptions that it states. */
 static heft_status_t prove_alone(const job_t *job, proven_t *out)
 {
-    heft_status_t status = rules_init(&out->rules, job->opts->n_exceptions, job->err);
-    for (uint32_t i = 0; i < job->opts->n_exceptions && status == HEFT_OK; i++) {
+    heft_status_t status = rules_init(&out->rules, job->opts->n_exceptions + 1, job->err);
+    if (status == HEFT_OK && job->is_placed) {
+        out->rules.items[out->rules.n++] = replicas;
+    }
+    for (uint32_t i = 0; i < job->opts->n_exceptions && status == HEFT_OK && !job->is_placed; i++) {
         if (job->opts->exceptions[i].stage == job->stage) {
             out->rules.items[out->rules.n++] = job->opts->exceptions[i];
         }
@@ -168,6 +179,7 @@ static heft_status_t prove_parts(const job_t *job, proven_t *first, proven_t *re
     job_t part = { .tapes = (const heft_tape_t *const *)job->tapes[0]->firsts,
                    .n_tapes = job->tapes[0]->n_firsts,
                    .stage = job->stage,
+                   .is_placed = job->tapes[0]->is_placed,
                    .opts = &opts,
                    .err = job->err };
     heft_status_t status = prove_part(&part, first);
@@ -183,7 +195,7 @@ static heft_status_t prove_parts(const job_t *job, proven_t *first, proven_t *re
     }
     part = *job;
     part.tapes = seconds;
-    part.stage = job->stage + 1;
+    part.stage = job->stage + (job->tapes[0]->is_placed ? 0 : 1);
     status = prove_part(&part, rest);
     heft__free(seconds);
     return status;
@@ -695,8 +707,8 @@ static heft_status_t check_alike(const job_t *job)
     const heft_tape_t *one = job->tapes[0];
     for (uint32_t r = 1; r < job->n_tapes; r++) {
         const heft_tape_t *tape = job->tapes[r];
-        bool is_alike =
-            (tape->second == NULL) == (one->second == NULL) && tape->n_firsts == one->n_firsts;
+        bool is_alike = (tape->second == NULL) == (one->second == NULL) &&
+                        tape->is_placed == one->is_placed && tape->n_firsts == one->n_firsts;
         for (uint32_t i = 0; is_alike && i < one->n_firsts; i++) {
             is_alike = tape->firsts[i]->n_writes == one->firsts[i]->n_writes &&
                        tape->firsts[i]->n_buffers == one->firsts[i]->n_buffers;

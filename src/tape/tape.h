@@ -48,6 +48,7 @@ struct heft_tape {
     struct heft_tape **firsts; /* one for each rank of the first */
     struct heft_tape *second;
     uint32_t n_firsts;
+    bool is_placed; /* the first part puts whole tensors together from those of ranks */
 };
 
 /* Whose tape it is, for messages. */

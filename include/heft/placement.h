@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Placements: which rank of a trainer holds which part of which tensor.
+ *
+ * A recipe is written for whole tensors. Where the ranks of a trainer hold boxes of them (FSDP:
+ * rows; tensor parallelism: rows or columns; replicas), a placement turns the tape of such a recipe
+ * into one that reads the ranks' own tensors. Every element is read from one rank that holds it;
+ * where several do, they share the work.
+ */
+#ifndef HEFT_PLACEMENT_H
+#define HEFT_PLACEMENT_H
+
+#include "heft/model.h"
+#include "heft/tape.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct heft_placement heft_placement_t; /* immutable */
+
+/* A box of a tensor that a rank holds as a contiguous tensor: begin <= index < end in each of its
+ * dimensions (of a packed dtype, whole bytes in the last one). It may be empty. */
+typedef struct heft_shard {
+    const char *tensor;
+    uint32_t rank;
+    uint32_t reserved; /* 0 */
+    int64_t begin[HEFT_MAX_DIMS];
+    int64_t end[HEFT_MAX_DIMS];
+} heft_shard_t;
+
+typedef struct heft_placement_opts {
+    size_t size;
+    int64_t min_cut_bytes; /* what several ranks hold is cut for them into no less; 0: 1 MiB */
+} heft_placement_opts_t;
+#define HEFT_PLACEMENT_OPTS_INIT              \
+    {                                         \
+        .size = sizeof(heft_placement_opts_t) \
+    }
+
+/**
+ * Say who sends what. tensors is a finished manifest of the whole tensors; everything is borrowed
+ * until return. opts may be NULL. The choice depends on the arguments alone: what one rank holds is
+ * its to send; the rest goes to those that have the least to send so far. HEFT_ERR_NAME: a tensor
+ * that is none. HEFT_ERR_SHAPE: a box beyond its tensor. HEFT_ERR_EXISTS: two boxes of one tensor
+ * on one rank. HEFT_ERR_PROOF names a tensor, and the first box of it, that no rank holds.
+ * HEFT_ERR_LIMIT: boxes that cut one tensor into more than 2^20 cells. HEFT_ERR_ARGUMENT.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_placement_create(
+    const heft_manifest_t *tensors, const heft_shard_t *shards, uint32_t n_shards,
+    const heft_placement_opts_t *opts, heft_placement_t **placement_out, heft_error_t *err);
+HEFT_API void heft_placement_destroy(heft_placement_t *placement);
+
+/** One more than the highest rank. */
+HEFT_API uint32_t heft_placement_get_n_ranks(const heft_placement_t *placement);
+/** Bytes of the tensors that a rank is to send, each counted once. */
+HEFT_API int64_t heft_placement_get_load(const heft_placement_t *placement, uint32_t rank);
+/** The boxes in which the tensors are sent: disjoint, and together everything. tensor is borrowed.
+ * HEFT_ERR_NOT_FOUND beyond the end. */
+HEFT_API uint32_t heft_placement_get_n_cuts(const heft_placement_t *placement);
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_placement_query_cut(const heft_placement_t *placement,
+                                                                uint32_t i, heft_shard_t *cut_out,
+                                                                heft_error_t *err);
+
+/**
+ * The tape that does the same and reads what the ranks hold: its sources are the boxes, named
+ * rank-R.NAME as in a folder of ranks, with the shapes of the boxes. All boxes are sources, also
+ * those of which nothing is read. Takes tape on success. A plan takes exceptions as for the tape
+ * that was given. HEFT_ERR_NAME: the tape reads what is not among the placement's tensors, or
+ * another shape of it.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_placement_apply(const heft_placement_t *placement,
+                                                            heft_tape_t *tape,
+                                                            heft_tape_t **placed_out,
+                                                            heft_error_t *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Placements as objects: tensors and boxes taken in and checked; and a tape whose whole tensors
+ * become temporaries that are put together from the boxes, so that folding reads the boxes
+ * directly. Who sends what is decided in placement_choice.c.
+ */
+#include "plan/placement.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "format/format.h"
+
+#define MIN_CUT_BYTES (INT64_C(1) << 20)
+#define MAX_SHARDS (1u << 24)
+
+/* ---- taking in ---- */
+
+static heft_status_t load_opts(const heft_placement_opts_t *from, heft_placement_opts_t *to,
+                               heft_error_t *err)
+{
+    *to = (heft_placement_opts_t)HEFT_PLACEMENT_OPTS_INIT;
+    heft_status_t status = heft__opts_load(from, to, sizeof *to, "placement options", err);
+    if (status == HEFT_OK && to->min_cut_bytes < 0) {
+        status = heft__error_set(err, HEFT_ERR_ARGUMENT, "placement: cuts of %lld bytes",
+                                 (long long)to->min_cut_bytes);
+    }
+    to->min_cut_bytes = to->min_cut_bytes > 0 ? to->min_cut_bytes : MIN_CUT_BYTES;
+    return status;
+}
+
+static heft_status_t keep_tensors(heft_placement_t *p, const heft_manifest_t *manifest,
+                                  heft_error_t *err)
+{
+    p->n_tensors = heft_manifest_get_n_tensors(manifest);
+    p->tensors = heft__arena_calloc(&p->arena, (size_t)p->n_tensors + 1, sizeof *p->tensors);
+    p->shapes = heft__arena_calloc(&p->arena, (size_t)p->n_tensors + 1, sizeof *p->shapes);
+    if (p->tensors == NULL || p->shapes == NULL) {
+        return heft__error_nomem(err, p->n_tensors * sizeof *p->tensors);
+    }
+    for (uint32_t t = 0; t < p->n_tensors; t++) {
+        heft_tensor_info_t *info = &p->tensors[t];
+        heft_status_t status = heft_manifest_query(manifest, t, info, err);
+        if (status == HEFT_OK) {
+            status = heft_shape_to_storage(&info->shape, info->dtype, &p->shapes[t], err);
+        }
+        if (status != HEFT_OK) {
+            return status;
+        }
+        info->name = heft__arena_strndup(&p->arena, info->name, strlen(info->name));
+        if (info->name == NULL) {
+            return heft__error_nomem(err, 0);
+        }
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t beyond(const heft_shard_t *shard, int dim, int64_t extent, heft_error_t *err)
+{
+    return heft__error_set(err, HEFT_ERR_SHAPE,
+                           "placement: tensor \"%.100s\" rank %u: [%lld..%lld) in dimension %d, "
+                           "which has %lld",
+                           shard->tensor, (unsigned)shard->rank, (long long)shard->begin[dim],
+                           (long long)shard->end[dim], dim, (long long)extent);
+}
+
+/* A box in elements, checked, in storage units. */
+static heft_status_t take_box(const heft_placement_t *p, uint32_t tensor, const heft_shard_t *shard,
+                              heft__bounds_t *box, heft_error_t *err)
+{
+    const heft_tensor_info_t *info = &p->tensors[tensor];
+    const int rank = info->shape.rank;
+    const int64_t bits = heft_dtype_get_bits(info->dtype);
+    for (int d = 0; d < rank; d++) {
+        int64_t begin = shard->begin[d];
+        int64_t end = shard->end[d];
+        const bool is_packed = d == rank - 1 && bits < 8;
+        if (begin < 0 || begin > end || end > info->shape.extent[d] ||
+            (is_packed && (begin * bits % 8 != 0 || end * bits % 8 != 0))) {
+            return beyond(shard, d, info->shape.extent[d], err);
+        }
+        box->begin[d] = is_packed ? begin * bits / 8 : begin;
+        box->end[d] = is_packed ? end * bits / 8 : end;
+    }
+    return HEFT_OK;
+}
+
+static int by_tensor(const void *x, const void *y)
+{
+    const heft__held_t *a = x;
+    const heft__held_t *b = y;
+    if (a->tensor != b->tensor) {
+        return a->tensor < b->tensor ? -1 : 1;
+    }
+    return a->rank < b->rank ? -1 : a->rank > b->rank;
+}
+
+static heft_status_t keep_shards(heft_placement_t *p, const heft_manifest_t *manifest,
+                                 const heft_shard_t *shards, uint32_t n, heft_error_t *err)
+{
+    p->shards = heft__arena_calloc(&p->arena, (size_t)n + 1, sizeof *p->shards);
+    p->first_shard =
+        heft__arena_calloc(&p->arena, (size_t)p->n_tensors + 1, sizeof *p->first_shard);
+    if (p->shards == NULL || p->first_shard == NULL) {
+        return heft__error_nomem(err, n * sizeof *p->shards);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        heft__held_t *held = &p->shards[i];
+        if (shards[i].tensor == NULL || shards[i].rank >= MAX_SHARDS || shards[i].reserved != 0) {
+            return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                                   "placement: shard %u has no tensor, or rank %u is beyond %u",
+                                   (unsigned)i, (unsigned)shards[i].rank, MAX_SHARDS - 1);
+        }
+        held->rank = shards[i].rank;
+        if (heft_manifest_find(manifest, shards[i].tensor, &held->tensor, NULL) != HEFT_OK) {
+            return heft__error_set(err, HEFT_ERR_NAME,
+                                   "placement: rank %u holds \"%.100s\", which is no tensor",
+                                   (unsigned)held->rank, shards[i].tensor);
+        }
+        heft_status_t status = take_box(p, held->tensor, &shards[i], &held->box, err);
+        if (status != HEFT_OK) {
+            return status;
+        }
+        p->n_ranks = held->rank >= p->n_ranks ? held->rank + 1 : p->n_ranks;
+    }
+    p->n_shards = n;
+    qsort(p->shards, n, sizeof *p->shards, by_tensor);
+    for (uint32_t i = 0; i < n; i++) {
+        if (i > 0 && by_tensor(&p->shards[i - 1], &p->shards[i]) == 0) {
+            return heft__error_set(
+                err, HEFT_ERR_EXISTS, "placement: rank %u holds two boxes of \"%.100s\"",
+                (unsigned)p->shards[i].rank, p->tensors[p->shards[i].tensor].name);
+        }
+        p->first_shard[p->shards[i].tensor + 1] = i + 1;
+    }
+    for (uint32_t t = 0; t < p->n_tensors; t++) { /* those that nobody holds */
+        if (p->first_shard[t + 1] < p->first_shard[t]) {
+            p->first_shard[t + 1] = p->first_shard[t];
+        }
+    }
+    return HEFT_OK;
+}
+
+heft_status_t heft_placement_create(const heft_manifest_t *tensors, const heft_shard_t *shards,
+                                    uint32_t n_shards, const heft_placement_opts_t *opts,
+                                    heft_placement_t **placement_out, heft_error_t *err)
+{
+    heft_placement_opts_t loaded;
+    heft_status_t status = load_opts(opts, &loaded, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    if (tensors == NULL || (shards == NULL && n_shards > 0) || n_shards > MAX_SHARDS ||
+        placement_out == NULL || !heft__manifest_is_finished(tensors)) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "placement: a finished manifest, at most %u shards and an output "
+                               "are needed",
+                               MAX_SHARDS);
+    }
+    heft_placement_t *p = heft__calloc(1, sizeof *p);
+    if (p == NULL) {
+        return heft__error_nomem(err, sizeof *p);
+    }
+    heft__arena_init(&p->arena, 4096);
+    p->min_cut_bytes = loaded.min_cut_bytes;
+    status = keep_tensors(p, tensors, err);
+    if (status == HEFT_OK) {
+        status = keep_shards(p, tensors, shards, n_shards, err);
+    }
+    if (status == HEFT_OK) {
+        status = heft__placement_choose(p, err);
+    }
+    if (status != HEFT_OK) {
+        heft_placement_destroy(p);
+        return status;
+    }
+    *placement_out = p;
+    return HEFT_OK;
+}
+
+void heft_placement_destroy(heft_placement_t *placement)
+{
+    if (placement != NULL) {
+        heft__free(placement->cuts);
+        heft__arena_fini(&placement->arena);
+        heft__free(placement);
+    }
+}
+
+uint32_t heft_placement_get_n_ranks(const heft_placement_t *placement)
+{
+    return placement->n_ranks;
+}
+
+int64_t heft_placement_get_load(const heft_placement_t *placement, uint32_t rank)
+{
+    return rank < placement->n_ranks ? placement->load[rank] : 0;
+}
+
+uint32_t heft_placement_get_n_cuts(const heft_placement_t *placement)
+{
+    return (uint32_t)placement->n_cuts;
+}
+
+heft_status_t heft_placement_query_cut(const heft_placement_t *placement, uint32_t i,
+                                       heft_shard_t *cut_out, heft_error_t *err)
+{
+    if (i >= placement->n_cuts) {
+        return heft__error_set(err, HEFT_ERR_NOT_FOUND, "cut %u of %zu", (unsigned)i,
+                               placement->n_cuts);
+    }
+    const heft__cut_t *cut = &placement->cuts[i];
+    const heft__held_t *held = &placement->shards[cut->shard];
+    const heft_tensor_info_t *info = &placement->tensors[held->tensor];
+    const int64_t bits = heft_dtype_get_bits(info->dtype);
+    *cut_out = (heft_shard_t){ .tensor = info->name, .rank = held->rank };
+    for (int d = 0; d < info->shape.rank; d++) {
+        const int64_t unit = d == info->shape.rank - 1 && bits < 8 ? 8 / bits : 1;
+        cut_out->begin[d] = cut->box.begin[d] * unit;
+        cut_out->end[d] = cut->box.end[d] * unit;
+    }
+    return HEFT_OK;
+}
+
+/* ---- the tape ---- */
+
+/* The buffer of a shard, or of its whole tensor. */
+static heft_status_t add_buffer(heft_tape_t *tape, heft_buffer_kind_t kind, const char *name,
+                                heft_dtype_t dtype, const heft_shape_t *storage,
+                                uint32_t *buffer_out, heft_error_t *err)
+{
+    heft_buffer_info_t info = {
+        .name = name, .kind = kind, .dtype = dtype, .shape = *storage, .n_elems = 1
+    };
+    for (int d = 0; d < storage->rank; d++) {
+        info.n_elems *=
+            storage->extent[d]; /* no more than the whole tensor's, which were counted */
+    }
+    return heft__tape_add_storage(tape, &info, buffer_out, err);
+}
+
+static heft_status_t add_shard(heft_tape_t *tape, const heft_placement_t *p, uint32_t s,
+                               uint32_t *buffer_out, heft_error_t *err)
+{
+    const heft__held_t *held = &p->shards[s];
+    heft_shape_t shape = p->shapes[held->tensor];
+    heft__text_t name;
+    heft__text_init(&name);
+    heft__text_printf(&name, "rank-%u.%s", (unsigned)held->rank, p->tensors[held->tensor].name);
+    for (int d = 0; d < shape.rank; d++) {
+        shape.extent[d] = held->box.end[d] - held->box.begin[d];
+    }
+    heft_status_t status =
+        name.failed ? heft__error_nomem(err, name.len)
+                    : add_buffer(tape, HEFT_BUFFER_SOURCE, name.data,
+                                 p->tensors[held->tensor].dtype, &shape, buffer_out, err);
+    heft__text_fini(&name);
+    return status;
+}
+
+/* The elements of `box` in a buffer that holds those of `whole`. */
+static heft_view_t view_of(uint32_t buffer, const heft__bounds_t *box, const heft__bounds_t *whole,
+                           int rank)
+{
+    heft_view_t view = { .buffer = buffer, .rank = rank };
+    int64_t stride = 1;
+    for (int d = rank - 1; d >= 0; d--) {
+        view.extent[d] = box->end[d] - box->begin[d];
+        view.stride[d] = stride;
+        view.offset += (box->begin[d] - whole->begin[d]) * stride;
+        stride *= whole->end[d] - whole->begin[d];
+    }
+    return view;
+}
+
+static heft_status_t put_together(heft_tape_t *tape, const heft_placement_t *p,
+                                  const uint32_t *shard, const uint32_t *tensor, heft_error_t *err)
+{
+    for (size_t i = 0; i < p->n_cuts; i++) {
+        const heft__cut_t *cut = &p->cuts[i];
+        const heft__held_t *held = &p->shards[cut->shard];
+        const heft_shape_t *shape = &p->shapes[held->tensor];
+        heft__bounds_t whole = { .begin = { 0 } };
+        memcpy(whole.end, shape->extent, sizeof whole.end);
+        const heft_view_t dst = view_of(tensor[held->tensor], &cut->box, &whole, shape->rank);
+        const heft_view_t src = view_of(shard[cut->shard], &cut->box, &held->box, shape->rank);
+        heft_status_t status = heft_tape_copy(tape, &dst, &src, "", err);
+        if (status != HEFT_OK) {
+            return status;
+        }
+    }
+    return HEFT_OK;
+}
+
+/* Shards to whole tensors. */
+static heft_status_t make_first(const heft_placement_t *p, heft_tape_t **tape_out,
+                                heft_error_t *err)
+{
+    heft_tape_t *tape = NULL;
+    uint32_t *shard = heft__calloc((size_t)p->n_shards + 1, sizeof *shard);
+    uint32_t *tensor = heft__calloc((size_t)p->n_tensors + 1, sizeof *tensor);
+    heft_status_t status = shard != NULL && tensor != NULL
+                               ? heft_tape_create(&tape, err)
+                               : heft__error_nomem(err, p->n_shards * sizeof *shard);
+    for (uint32_t s = 0; s < p->n_shards && status == HEFT_OK; s++) {
+        status = add_shard(tape, p, s, &shard[s], err);
+    }
+    for (uint32_t t = 0; t < p->n_tensors && status == HEFT_OK; t++) {
+        status = add_buffer(tape, HEFT_BUFFER_PARAM, p->tensors[t].name, p->tensors[t].dtype,
+                            &p->shapes[t], &tensor[t], err);
+    }
+    if (status == HEFT_OK) {
+        status = put_together(tape, p, shard, tensor, err);
+    }
+    heft__free(shard);
+    heft__free(tensor);
+    if (status != HEFT_OK) {
+        heft_tape_destroy(tape);
+        return status;
+    }
+    *tape_out = tape;
+    return HEFT_OK;
+}
+
+heft_status_t heft_placement_apply(const heft_placement_t *placement, heft_tape_t *tape,
+                                   heft_tape_t **placed_out, heft_error_t *err)
+{
+    if (placement == NULL || tape == NULL || placed_out == NULL) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "no placement, tape or output");
+    }
+    heft_tape_t **firsts = heft__calloc(1, sizeof(heft_tape_t *));
+    heft_status_t status = firsts != NULL ? make_first(placement, &firsts[0], err)
+                                          : heft__error_nomem(err, sizeof(heft_tape_t *));
+    if (status == HEFT_OK) {
+        status = heft__tape_join(firsts, 1, tape, placed_out, err);
+    }
+    if (status != HEFT_OK) {
+        if (firsts != NULL) {
+            heft_tape_destroy(firsts[0]);
+        }
+        heft__free(firsts);
+        return status;
+    }
+    (*placed_out)->is_placed = true;
+    return HEFT_OK;
+}

@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who sends what. The borders of a tensor's boxes cut it into cells, each of which is held whole by
+ * some ranks. A cell that nobody holds refuses the placement. What one rank alone holds is its to
+ * send; the rest follows in the order of the number of its holders, and goes to those that have the
+ * least to send so far: a large cell is cut along its outermost dimension so that its holders come
+ * to one level, as water would. Nothing depends on the order in which shards were given.
+ */
+#include "plan/placement.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_CELLS (1 << 20) /* of one tensor */
+
+/* A cell with its holders. */
+typedef struct cell {
+    uint32_t tensor;
+    uint32_t n_holders;
+    size_t first_holder; /* shards, by rank */
+    size_t number;
+    heft__bounds_t box;
+} cell_t;
+
+/* The borders of one tensor's boxes. */
+typedef struct grid {
+    int rank;
+    int64_t *border[HEFT_MAX_DIMS]; /* n[d] + 1 of them, ascending */
+    int64_t n[HEFT_MAX_DIMS];
+    int64_t n_cells;
+} grid_t;
+
+typedef struct chooser {
+    heft_placement_t *p;
+    cell_t *cells;
+    size_t n_cells, cap_cells;
+    uint32_t *holders;
+    size_t n_holders, cap_holders;
+    uint32_t *order; /* holders of one cell */
+    int64_t *rows;
+    heft_error_t *err;
+} chooser_t;
+
+/* ---- cells ---- */
+
+static int by_number(const void *x, const void *y)
+{
+    const int64_t a = *(const int64_t *)x;
+    const int64_t b = *(const int64_t *)y;
+    return a < b ? -1 : a > b;
+}
+
+static bool is_empty(const heft__bounds_t *box, int rank)
+{
+    for (int d = 0; d < rank; d++) {
+        if (box->begin[d] == box->end[d]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void grid_fini(grid_t *grid)
+{
+    for (int d = 0; d < grid->rank; d++) {
+        heft__free(grid->border[d]);
+    }
+}
+
+static heft_status_t too_many(const heft_placement_t *p, uint32_t t, heft_error_t *err)
+{
+    return heft__error_set(err, HEFT_ERR_LIMIT,
+                           "placement: the boxes of \"%.100s\" cut it into more than %d cells",
+                           p->tensors[t].name, MAX_CELLS);
+}
+
+static heft_status_t grid_init(grid_t *grid, const heft_placement_t *p, uint32_t t,
+                               heft_error_t *err)
+{
+    const heft_shape_t *shape = &p->shapes[t];
+    const uint32_t first = p->first_shard[t];
+    const uint32_t end = p->first_shard[t + 1];
+    *grid = (grid_t){ .rank = shape->rank, .n_cells = 1 };
+    for (int d = 0; d < grid->rank; d++) {
+        size_t n = 0;
+        int64_t *border = heft__calloc(2 * (size_t)(end - first) + 2, sizeof *border);
+        grid->border[d] = border;
+        if (border == NULL) {
+            return heft__error_nomem(err, 2 * (size_t)(end - first) * sizeof *border);
+        }
+        border[n++] = 0;
+        border[n++] = shape->extent[d];
+        for (uint32_t s = first; s < end; s++) {
+            if (!is_empty(&p->shards[s].box, grid->rank)) {
+                border[n++] = p->shards[s].box.begin[d];
+                border[n++] = p->shards[s].box.end[d];
+            }
+        }
+        qsort(border, n, sizeof *border, by_number);
+        for (size_t i = 1; i < n; i++) {
+            if (border[i] != border[grid->n[d]]) {
+                border[++grid->n[d]] = border[i];
+            }
+        }
+        if (!heft__mul(grid->n_cells, grid->n[d], &grid->n_cells) || grid->n_cells > MAX_CELLS) {
+            return too_many(p, t, err);
+        }
+    }
+    return HEFT_OK;
+}
+
+/* Which of n intervals begins at a border. */
+static int64_t find_border(const int64_t *border, int64_t n, int64_t value)
+{
+    int64_t low = 0;
+    int64_t high = n;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (border[middle] < value) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+/* Call once for each cell of a box: what is done there depends on `into`. */
+static void mark_cells(const grid_t *grid, const heft__bounds_t *box, uint32_t shard,
+                       uint32_t *count, uint32_t *into, const size_t *first)
+{
+    int64_t low[HEFT_MAX_DIMS];
+    int64_t high[HEFT_MAX_DIMS];
+    int64_t at[HEFT_MAX_DIMS];
+    for (int d = 0; d < grid->rank; d++) {
+        low[d] = find_border(grid->border[d], grid->n[d], box->begin[d]);
+        high[d] = find_border(grid->border[d], grid->n[d], box->end[d]);
+        at[d] = low[d];
+    }
+    for (bool goes_on = true; goes_on;) {
+        int64_t cell = 0;
+        for (int d = 0; d < grid->rank; d++) {
+            cell = cell * grid->n[d] + at[d];
+        }
+        if (into != NULL) {
+            into[first[cell] + count[cell]] = shard;
+        }
+        count[cell]++;
+        goes_on = false;
+        for (int d = grid->rank - 1; d >= 0 && !goes_on; d--) {
+            goes_on = ++at[d] < high[d];
+            at[d] = goes_on ? at[d] : low[d];
+        }
+    }
+}
+
+static void mark_all(const grid_t *grid, const heft_placement_t *p, uint32_t t, uint32_t *count,
+                     uint32_t *into, const size_t *first)
+{
+    for (uint32_t s = p->first_shard[t]; s < p->first_shard[t + 1]; s++) {
+        if (!is_empty(&p->shards[s].box, grid->rank)) {
+            mark_cells(grid, &p->shards[s].box, s, count, into, first);
+        }
+    }
+}
+
+static heft__bounds_t cell_box(const grid_t *grid, int64_t cell)
+{
+    heft__bounds_t box = { .begin = { 0 } };
+    for (int d = grid->rank - 1; d >= 0; d--) {
+        box.begin[d] = grid->border[d][cell % grid->n[d]];
+        box.end[d] = grid->border[d][cell % grid->n[d] + 1];
+        cell /= grid->n[d];
+    }
+    return box;
+}
+
+static heft_status_t nobody_holds(const chooser_t *c, uint32_t t, const heft__bounds_t *box)
+{
+    const heft_shape_t *shape = &c->p->shapes[t];
+    char text[160] = "";
+    size_t at = 0;
+    for (int d = 0; d < shape->rank && at < sizeof text - 48; d++) {
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%lld..%lld", d > 0 ? ", " : "",
+                               (long long)box->begin[d], (long long)box->end[d]);
+    }
+    return heft__error_set(c->err, HEFT_ERR_PROOF,
+                           "placement: no rank holds [%s) of tensor \"%.80s\"", text,
+                           c->p->tensors[t].name);
+}
+
+/* The cells of one tensor, whose holders stand in c->holders. */
+static heft_status_t add_cells(chooser_t *c, const grid_t *grid, uint32_t t, const uint32_t *count,
+                               const size_t *first)
+{
+    void *items = c->cells;
+    const size_t n = (size_t)grid->n_cells;
+    if (!heft__grow(&items, &c->cap_cells, c->n_cells + n, sizeof *c->cells)) {
+        return heft__error_nomem(c->err, n * sizeof *c->cells);
+    }
+    c->cells = items;
+    for (int64_t i = 0; i < grid->n_cells; i++) {
+        const heft__bounds_t box = cell_box(grid, i);
+        if (count[i] == 0) {
+            return nobody_holds(c, t, &box);
+        }
+        c->cells[c->n_cells] = (cell_t){ .tensor = t,
+                                         .n_holders = count[i],
+                                         .first_holder = first[i],
+                                         .number = c->n_cells,
+                                         .box = box };
+        c->n_cells++;
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t cut_into_cells(chooser_t *c, const grid_t *grid, uint32_t t)
+{
+    const size_t n = (size_t)grid->n_cells;
+    uint32_t *count = heft__calloc(n + 1, sizeof *count);
+    size_t *first = heft__calloc(n + 1, sizeof *first);
+    void *items = c->holders;
+    heft_status_t status =
+        count != NULL && first != NULL ? HEFT_OK : heft__error_nomem(c->err, n * sizeof *first);
+    if (status == HEFT_OK) {
+        mark_all(grid, c->p, t, count, NULL, NULL);
+        size_t at = c->n_holders;
+        for (size_t i = 0; i < n; i++) {
+            first[i] = at;
+            at += count[i];
+        }
+        if (!heft__grow(&items, &c->cap_holders, at + 1, sizeof *c->holders)) {
+            status = heft__error_nomem(c->err, at * sizeof *c->holders);
+        } else {
+            c->holders = items;
+            c->n_holders = at;
+            memset(count, 0, n * sizeof *count);
+            mark_all(grid, c->p, t, count, c->holders, first);
+            status = add_cells(c, grid, t, count, first);
+        }
+    }
+    heft__free(count);
+    heft__free(first);
+    return status;
+}
+
+static heft_status_t add_tensor(chooser_t *c, uint32_t t)
+{
+    const heft_shape_t *shape = &c->p->shapes[t];
+    const heft__bounds_t whole = { .begin = { 0 } };
+    heft__bounds_t box = whole;
+    memcpy(box.end, shape->extent, sizeof box.end);
+    if (is_empty(&box, shape->rank)) {
+        return HEFT_OK;
+    }
+    grid_t grid;
+    heft_status_t status = grid_init(&grid, c->p, t, c->err);
+    if (status == HEFT_OK) {
+        status = cut_into_cells(c, &grid, t);
+    }
+    grid_fini(&grid);
+    return status;
+}
+
+/* ---- choosing ---- */
+
+static int by_choice(const void *x, const void *y)
+{
+    const cell_t *a = x;
+    const cell_t *b = y;
+    if (a->n_holders != b->n_holders) {
+        return a->n_holders < b->n_holders ? -1 : 1;
+    }
+    return a->number < b->number ? -1 : 1;
+}
+
+static heft_status_t add_cut(chooser_t *c, uint32_t shard, const heft__bounds_t *box,
+                             int64_t n_bytes)
+{
+    heft_placement_t *p = c->p;
+    void *items = p->cuts;
+    if (!heft__grow(&items, &p->cap_cuts, p->n_cuts + 1, sizeof *p->cuts)) {
+        return heft__error_nomem(c->err, sizeof *p->cuts);
+    }
+    p->cuts = items;
+    p->cuts[p->n_cuts++] = (heft__cut_t){ .shard = shard, .box = *box };
+    p->load[p->shards[shard].rank] += n_bytes;
+    return HEFT_OK;
+}
+
+static int64_t load_of(const chooser_t *c, uint32_t shard)
+{
+    return c->p->load[c->p->shards[shard].rank];
+}
+
+/* Holders of a cell, those with the least to send first; of equal ones the lower rank. */
+static void sort_holders(chooser_t *c, const cell_t *cell)
+{
+    for (uint32_t i = 0; i < cell->n_holders; i++) {
+        const uint32_t shard = c->holders[cell->first_holder + i];
+        uint32_t at = i;
+        for (; at > 0 && load_of(c, c->order[at - 1]) > load_of(c, shard); at--) {
+            c->order[at] = c->order[at - 1];
+        }
+        c->order[at] = shard;
+    }
+}
+
+/* How many of the holders come to one level with n_bytes more, and that level. */
+static uint32_t find_level(const chooser_t *c, uint32_t most, int64_t n_bytes, int64_t *level_out)
+{
+    int64_t sum = n_bytes;
+    uint32_t n = 0;
+    do {
+        sum += load_of(c, c->order[n++]);
+        *level_out = sum / n;
+    } while (n < most && load_of(c, c->order[n]) < *level_out);
+    return n;
+}
+
+static heft_status_t deal_rows(chooser_t *c, const cell_t *cell, int dim, int64_t n_bytes)
+{
+    const int64_t n_rows = cell->box.end[dim] - cell->box.begin[dim];
+    const int64_t row_bytes = n_bytes / n_rows;
+    const int64_t n_cuts = heft__min_i64(n_bytes / c->p->min_cut_bytes, n_rows);
+    const uint32_t most = (uint32_t)heft__min_i64(n_cuts > 1 ? n_cuts : 1, cell->n_holders);
+    int64_t level = 0;
+    const uint32_t n = find_level(c, most, n_bytes, &level);
+    int64_t left = n_rows;
+    for (uint32_t i = 0; i < n; i++) {
+        c->rows[i] = (level - load_of(c, c->order[i])) / row_bytes;
+        left -= c->rows[i];
+    }
+    for (uint32_t i = 0; left > 0; i = (i + 1) % n, left--) {
+        c->rows[i]++;
+    }
+    heft__bounds_t box = cell->box;
+    heft_status_t status = HEFT_OK;
+    for (uint32_t i = 0; i < n && status == HEFT_OK; i++) {
+        box.end[dim] = box.begin[dim] + c->rows[i];
+        if (c->rows[i] > 0) {
+            status = add_cut(c, c->order[i], &box, c->rows[i] * row_bytes);
+        }
+        box.begin[dim] = box.end[dim];
+    }
+    return status;
+}
+
+static heft_status_t deal_cell(chooser_t *c, const cell_t *cell)
+{
+    const heft_placement_t *p = c->p;
+    const int rank = p->shapes[cell->tensor].rank;
+    int64_t n_bytes = heft_dtype_get_unit_bytes(p->tensors[cell->tensor].dtype);
+    int dim = -1; /* the outermost that can be cut */
+    for (int d = 0; d < rank; d++) {
+        const int64_t extent = cell->box.end[d] - cell->box.begin[d];
+        dim = dim < 0 && extent > 1 ? d : dim;
+        n_bytes *= extent;
+    }
+    sort_holders(c, cell);
+    return dim < 0 || cell->n_holders == 1 ? add_cut(c, c->order[0], &cell->box, n_bytes)
+                                           : deal_rows(c, cell, dim, n_bytes);
+}
+
+/* By tensor, then first element. */
+static int by_place(const void *x, const void *y, void *arg)
+{
+    const heft__cut_t *a = x;
+    const heft__cut_t *b = y;
+    const heft_placement_t *p = arg;
+    const uint32_t s = p->shards[a->shard].tensor;
+    const uint32_t t = p->shards[b->shard].tensor;
+    if (s != t) {
+        return s < t ? -1 : 1;
+    }
+    for (int d = 0; d < p->shapes[s].rank; d++) {
+        if (a->box.begin[d] != b->box.begin[d]) {
+            return a->box.begin[d] < b->box.begin[d] ? -1 : 1;
+        }
+    }
+    return 0;
+}
+
+static heft_status_t choose(chooser_t *c)
+{
+    heft_placement_t *p = c->p;
+    heft_status_t status = HEFT_OK;
+    for (uint32_t t = 0; t < p->n_tensors && status == HEFT_OK; t++) {
+        status = add_tensor(c, t);
+    }
+    if (status != HEFT_OK || c->n_cells == 0) {
+        return status;
+    }
+    qsort(c->cells, c->n_cells, sizeof *c->cells, by_choice);
+    const size_t most = c->cells[c->n_cells - 1].n_holders;
+    c->order = heft__calloc(most + 1, sizeof *c->order);
+    c->rows = heft__calloc(most + 1, sizeof *c->rows);
+    if (c->order == NULL || c->rows == NULL) {
+        return heft__error_nomem(c->err, most * sizeof *c->rows);
+    }
+    for (size_t i = 0; i < c->n_cells && status == HEFT_OK; i++) {
+        status = deal_cell(c, &c->cells[i]);
+    }
+    if (status == HEFT_OK && p->n_cuts > 1) {
+        qsort_r(p->cuts, p->n_cuts, sizeof *p->cuts, by_place, p);
+    }
+    return status;
+}
+
+heft_status_t heft__placement_choose(heft_placement_t *p, heft_error_t *err)
+{
+    chooser_t c = { .p = p, .err = err };
+    p->load = heft__arena_calloc(&p->arena, (size_t)p->n_ranks + 1, sizeof *p->load);
+    heft_status_t status =
+        p->load != NULL ? choose(&c) : heft__error_nomem(err, p->n_ranks * sizeof *p->load);
+    heft__free(c.cells);
+    heft__free(c.holders);
+    heft__free(c.order);
+    heft__free(c.rows);
+    return status;
+}
