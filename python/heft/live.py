@@ -19,6 +19,7 @@ import torch
 from heft import errors
 from heft._handles import argument_error, state_error
 from heft.contract import Contract
+from heft.manifest import Manifest
 from heft.memory import Memory
 from heft.publisher import Member
 from heft.subscriber import Hooks, Subscriber
@@ -182,10 +183,7 @@ class LiveModel:
         derived: Iterable[str] | None = None,
         recorded: Iterable[str] | None = None,
     ) -> None:
-        if not isinstance(contract, Contract):
-            derived = [d.name for d in contract.derived] if derived is None else derived
-            contract = contract.contract()
-        derived = list(derived or ())
+        contract, derived = _settle(contract, derived)
         if derived and derive is None:
             raise argument_error(f"derived tensors without a derive hook: {', '.join(derived)}")
         if (restore is None) != (post_process is None):
@@ -198,27 +196,36 @@ class LiveModel:
         self._restore, self._post_process, self._derive = restore, post_process, derive
         self._is_processed = False  # post_process has run since the last restore
         self._moved: list[str] = []
-        manifest = contract.destination(member.rank - contract.first_rank)
-        if manifest is None:
-            raise argument_error(f"the contract has no manifest of rank {member.rank}")
-        names = [info.name for info in manifest]
-        self._snapshot = Snapshot(model, names)
+        self._rank = member.rank
+        manifest = self._manifest_of(contract)
+        self._snapshot = Snapshot(model, [info.name for info in manifest])
         self._derived = Snapshot(model, derived)
-        if recorded is None:
-            recorded = names if post_process is not None else ()
         self.subscriber = Subscriber.from_contract(
             url,
             contract,
             self._snapshot.by_name(),
             manifest=manifest,
-            recorded=recorded,
+            recorded=self._recorded(self._snapshot, recorded),
             hooks=self._hooks(),
             member=member,
             in_place=in_place,
             buffer_bytes=buffer_bytes,
         )
         self._stop = threading.Event()
+        self._turn = threading.Lock()  # held while polling
+        self._is_wanted = False  # by another thread
         self._thread: threading.Thread | None = None
+
+    def _manifest_of(self, contract: Contract) -> Manifest:
+        manifest = contract.destination(self._rank - contract.first_rank)
+        if manifest is None:
+            raise argument_error(f"the contract has no manifest of rank {self._rank}")
+        return manifest
+
+    def _recorded(self, snapshot: Snapshot, recorded: Iterable[str] | None) -> Iterable[str]:
+        if recorded is not None:
+            return recorded
+        return snapshot.names if self._post_process is not None else ()
 
     def _hooks(self) -> Hooks:
         return Hooks(
@@ -255,7 +262,8 @@ class LiveModel:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                self.subscriber.poll(200)
+                with self._turn:
+                    self.subscriber.poll(200)
             except errors.StaleError as error:
                 self.failure = error
                 return  # another process has this rank
@@ -263,6 +271,62 @@ class LiveModel:
                 self.failure = error
                 if isinstance(error, errors.HeftError):
                     self._stop.wait(0.05)
+            if self._is_wanted:
+                self._stop.wait(0.002)
+
+    def renew(
+        self,
+        contract: Contract | Trace,
+        *,
+        derived: Iterable[str] | None = None,
+        recorded: Iterable[str] | None = None,
+        timeout_s: float = 60,
+    ) -> None:
+        """The model has another layout now (other tensors, another expert map): deliver into that.
+
+        Between rounds; one that is in flight is waited for. Requests are drained, and the model
+        serves again once a round has brought it to a version. Any thread but the polling one.
+        """
+        contract, derived = _settle(contract, derived)
+        manifest = self._manifest_of(contract)
+        snapshot = Snapshot(self.model, [info.name for info in manifest])
+        derived_now = Snapshot(self.model, derived)
+        until = time.monotonic() + timeout_s
+        self._is_wanted = True
+        try:
+            while not self._renew_once(contract, manifest, snapshot, recorded):
+                if time.monotonic() > until:
+                    raise TimeoutError(f"a round is in flight after {timeout_s} s")
+                time.sleep(0.002)
+            self._derived = derived_now
+        finally:
+            self._is_wanted = False
+
+    def _renew_once(
+        self,
+        contract: Contract,
+        manifest: Manifest,
+        snapshot: Snapshot,
+        recorded: Iterable[str] | None,
+    ) -> bool:
+        with self._turn:
+            version = self.version if self.is_serving else 0
+            self.gate.close(self.drain_s)
+            try:
+                self.subscriber.renew(
+                    contract,
+                    snapshot.by_name(),
+                    manifest=manifest,
+                    recorded=self._recorded(snapshot, recorded),
+                )
+            except errors.BusyError:
+                self.gate.open(version)
+                return False
+            except BaseException:
+                self.gate.open(version if self.is_serving else 0)
+                raise
+            self._snapshot, self._moved, self._is_processed = snapshot, [], False
+            return True
 
     # ---- state ----
 
@@ -335,3 +399,13 @@ class LiveModel:
         if version > 0:
             self._pack()  # where the round was called off, the old version is packed again
         self.gate.open(version)
+
+
+def _settle(
+    contract: Contract | Trace, derived: Iterable[str] | None
+) -> tuple[Contract, list[str]]:
+    """A trace stands for its contract, and names what its loader derives."""
+    if isinstance(contract, Contract):
+        return contract, list(derived or ())
+    found = [d.name for d in contract.derived] if derived is None else derived
+    return contract.contract(), list(found)

@@ -370,6 +370,46 @@ def test_a_round_that_is_called_off_packs_the_old_version_again(url: str) -> Non
         assert torch.equal(engines[0].w.data, engines[1].w.data)
 
 
+class Slots(nn.Module):
+    """Experts in slots by a map, as a balancer of experts places them."""
+
+    def __init__(self, order: list[int]) -> None:
+        super().__init__()
+        self.place(order)
+
+    def place(self, order: list[int]) -> None:
+        self.order = order
+        self.w = nn.Parameter(torch.zeros(len(order), 6))
+
+    def load_weights(self, weights: Weights) -> None:
+        for name, tensor in weights:
+            for slot, expert in enumerate(self.order):
+                if name == f"experts.{expert}.w":
+                    self.w.data[slot].copy_(tensor)
+
+
+def test_another_expert_map_while_it_runs(url: str) -> None:
+    state = {f"experts.{i}.w": torch.zeros(6) for i in range(3)}
+    engine = Slots([0, 1, 2])
+    with (
+        ModulePublisher(state, url=url) as publisher,
+        LiveModel(engine, trace(engine, state), url=url) as live,
+    ):
+        for version, order in enumerate([[0, 1, 2], [2, 1, 0, 0, 1], [1, 0, 2]], start=1):
+            if version > 1:
+                engine.place(order)  # more slots, elsewhere in memory
+                live.renew(trace(engine, state))
+                assert live.version == 0
+                with pytest.raises(TimeoutError), live.gate.serving(0.01):
+                    pass
+            for i, tensor in enumerate(state.values()):
+                tensor.fill_(10 * version + i)
+            publisher.push(version)
+            with live.gate.serving(5) as served:
+                assert served == version
+                assert engine.w[:, 0].tolist() == [10 * version + i for i in order]
+
+
 def test_restore_and_post_process_belong_together(url: str) -> None:
     engine, state = Blocks(), {"w": torch.zeros(4, 4)}
     contract = trace(engine, state).contract()
