@@ -106,6 +106,9 @@ static bool write_op(const heft_op_t *op, const char *from, char *out, size_t si
     case HEFT_OP_MUL:
         (void)snprintf(out, size, "a product");
         return true;
+    case HEFT_OP_BITS:
+        (void)snprintf(out, size, "bits as %s", heft_dtype_get_name((heft_dtype_t)op->dtype));
+        return true;
     }
     return false;
 }
