@@ -48,6 +48,7 @@ typedef struct heft__result_slot {
     heft__round_kind_t kind;
     char key[HEFT__KEY_SIZE];
     int64_t version;
+    heft__carries_t carries;
     char began[32]; /* UTC */
     char state[24]; /* once ended */
     bool was_asked; /* somebody follows it */

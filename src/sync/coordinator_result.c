@@ -296,6 +296,9 @@ json_t *heft__coordinator_result_locked(heft_coordinator_t *c, heft__result_slot
                   (json_int_t)pieces, "members", member_list(c, false), "problems", problem_list(c),
                   "warnings", warning_list(c), "seconds", seconds_json(c));
     (void)heft__json_put(root, "began", json_string(slot->began));
+    if (slot->carries != HEFT__CARRIES_UNSAID) {
+        (void)heft__json_put(root, "carries", json_string(heft__carries_text(slot->carries)));
+    }
     if (root != NULL && r->cause.status != HEFT_OK) {
         (void)heft__json_put(root, "cause", cause_json(c));
     }

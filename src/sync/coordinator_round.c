@@ -254,11 +254,35 @@ static void begin_round(heft_coordinator_t *c, heft__call_t *call, heft__round_k
     slot->id = c->round.id;
     slot->kind = kind;
     slot->version = begin->version;
+    slot->carries = begin->carries;
     memcpy(slot->key, begin->key, sizeof slot->key);
     heft__coordinator_settle_locked(c, now);
     call->round = slot->id;
     call->fresh = true;
     wait_stored(c, call);
+}
+
+/* A round brings whole weights of everything that the destinations' contracts map. What asks for
+ * less is refused before anything is disturbed; false with the reply set. */
+static bool check_cargo(heft__call_t *call, const heft__begin_t *begin)
+{
+    char shown[64];
+    if (begin->carries == HEFT__CARRIES_ADAPTER) {
+        heft__call_error(call, 422, HEFT_ERR_UNSUPPORTED,
+                         "carries \"adapter\": a round brings whole weights: merge the adapter "
+                         "into them and say \"merged\", or push the \"base\"");
+        return false;
+    }
+    for (uint32_t i = 0; i < begin->n_models; i++) {
+        if (strcmp(begin->models[i], "target") != 0) {
+            heft__call_error(call, 422, HEFT_ERR_UNSUPPORTED,
+                             "model %s: a round brings every model that the contracts of its "
+                             "destinations map; one that must stay as it is is frozen there",
+                             heft__json_show(begin->models[i], shown));
+            return false;
+        }
+    }
+    return true;
 }
 
 void heft__serve_begin_locked(heft_coordinator_t *c, heft__call_t *call, heft__round_kind_t kind)
@@ -278,6 +302,10 @@ void heft__serve_begin_locked(heft_coordinator_t *c, heft__call_t *call, heft__r
         return;
     }
     const heft__result_slot_t *known = find_key(c, begin.key);
+    if (!check_cargo(call, &begin)) {
+        heft__begin_fini(&begin);
+        return;
+    }
     if (known != NULL) {
         reply_known(c, call, known, kind, begin.version);
     } else if (c->draining) {

@@ -19,6 +19,7 @@ HEFT__NAMES(heft__result_names, HEFT__RESULT_MAP, RESULT);
 HEFT__NAMES(heft__state_names, HEFT__STATE_MAP, STATE);
 HEFT__NAMES(heft__condition_names, HEFT__CONDITION_MAP, CONDITION);
 HEFT__NAMES(heft__decision_names, HEFT__DECISION_MAP, DECISION);
+HEFT__NAMES(heft__carries_names, HEFT__CARRIES_MAP, CARRIES);
 HEFT__NAMES(heft__problem_names, HEFT__PROBLEM_MAP, PROBLEM);
 #undef HEFT__X
 
@@ -60,6 +61,11 @@ const char *heft__condition_text(heft__condition_t condition)
 const char *heft__decision_text(heft__decision_t decision)
 {
     return text_of(heft__decision_names, (int)decision);
+}
+
+const char *heft__carries_text(heft__carries_t carries)
+{
+    return text_of(heft__carries_names, (int)carries);
 }
 
 const char *heft__problem_text(heft__problem_kind_t kind)

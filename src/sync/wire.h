@@ -74,6 +74,12 @@
     X(COMMIT, 1, "commit")    \
     X(REVOKE, 2, "revoke")
 
+#define HEFT__CARRIES_MAP(X) \
+    X(UNSAID, 0, "unsaid")   \
+    X(BASE, 1, "base")       \
+    X(MERGED, 2, "merged")   \
+    X(ADAPTER, 3, "adapter")
+
 #define HEFT__PROBLEM_MAP(X)     \
     X(SIDE, 0, "side")           \
     X(MANIFEST, 1, "manifest")   \
@@ -124,6 +130,13 @@ typedef enum heft__decision {
 #undef HEFT__X
 } heft__decision_t;
 
+/* What the bytes of a round are. */
+typedef enum heft__carries {
+#define HEFT__X(name, value, text) HEFT__CARRIES_##name = (value),
+    HEFT__CARRIES_MAP(HEFT__X)
+#undef HEFT__X
+} heft__carries_t;
+
 typedef enum heft__problem_kind {
 #define HEFT__X(name, value, text) HEFT__PROBLEM_##name = (value),
     HEFT__PROBLEM_MAP(HEFT__X)
@@ -139,6 +152,7 @@ const char *heft__state_text(heft__member_state_t state);
 const char *heft__condition_text(heft__condition_t condition);
 const char *heft__decision_text(heft__decision_t decision);
 const char *heft__problem_text(heft__problem_kind_t kind);
+const char *heft__carries_text(heft__carries_t carries);
 
 /* ---- identities ---- */
 
@@ -411,6 +425,9 @@ typedef struct heft__begin {
     heft__deadlines_t deadlines;
     char (*destinations)[HEFT__ID_SIZE]; /* owned; n_destinations 0: all */
     uint32_t n_destinations;
+    heft__carries_t carries;
+    char (*models)[HEFT__ID_SIZE]; /* owned; n_models 0: not said */
+    uint32_t n_models;
 } heft__begin_t;
 
 void heft__begin_fini(heft__begin_t *begin);

@@ -14,6 +14,8 @@ static const heft__field_t begin_fields[] = {
     { "key", HEFT__FIELD_TEXT, true, AT(key), 1, HEFT__KEY_SIZE, NULL },
     { "destinations", HEFT__FIELD_LIST, false, 0, 0, 0, NULL },
     { "deadlines", HEFT__FIELD_OBJECT, false, 0, 0, 0, NULL },
+    { "carries", HEFT__FIELD_ENUM, false, AT(carries), 0, 0, heft__carries_names },
+    { "models", HEFT__FIELD_LIST, false, 0, 0, 0, NULL },
     HEFT__FIELD_END
 };
 #undef AT
@@ -32,6 +34,7 @@ static const heft__field_t deadline_fields[] = {
 void heft__begin_fini(heft__begin_t *begin)
 {
     heft__free(begin->destinations);
+    heft__free(begin->models);
     memset(begin, 0, sizeof *begin);
 }
 
@@ -56,6 +59,9 @@ heft_status_t heft__begin_encode(const heft__begin_t *msg, char **text_out, heft
               heft__json_write(deadlines, deadline_fields, &msg->deadlines, err) == HEFT_OK;
     if (ok && msg->n_destinations > 0) {
         ok = heft__json_put(root, "destinations", ids_json(msg->destinations, msg->n_destinations));
+    }
+    if (ok && msg->n_models > 0) {
+        ok = heft__json_put(root, "models", ids_json(msg->models, msg->n_models));
     }
     if (ok && json_object_size(deadlines) > 0) {
         ok = json_object_set(root, "deadlines", deadlines) == 0;
@@ -88,6 +94,15 @@ static heft_status_t read_begin(json_t *root, heft__begin_t *out, heft_error_t *
     if (status == HEFT_OK && ids != NULL) {
         status = heft__json_read_ids(ids, "begin", "destinations", &out->destinations,
                                      &out->n_destinations, err);
+    }
+    if (status == HEFT_OK && json_object_get(root, "carries") != NULL &&
+        out->carries == HEFT__CARRIES_UNSAID) {
+        status = heft__error_set(err, HEFT_ERR_FORMAT,
+                                 "begin: key \"carries\" is none of base, merged, adapter");
+    }
+    json_t *models = json_object_get(root, "models");
+    if (status == HEFT_OK && models != NULL) {
+        status = heft__json_read_ids(models, "begin", "models", &out->models, &out->n_models, err);
     }
     return status;
 }

@@ -111,6 +111,7 @@ extern const heft__name_t heft__result_names[];
 extern const heft__name_t heft__state_names[];
 extern const heft__name_t heft__condition_names[];
 extern const heft__name_t heft__decision_names[];
+extern const heft__name_t heft__carries_names[];
 extern const heft__name_t heft__problem_names[];
 /* heft_status_t by its name; false for none. */
 bool heft__status_from_name(const char *name, heft_status_t *out);

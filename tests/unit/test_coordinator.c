@@ -560,8 +560,14 @@ static void begin_refuses_what_cannot_be(void **state)
     expect(e, "POST", path, "{\"version\":1}", 400, "\\\"key\\\" is missing");
     expect(e, "POST", path, "{\"key\":\"k\"}", 400, "version_missing");
     expect(e, "POST", path, "{\"version\":0,\"key\":\"k\"}", 400, "ERR_VERSION");
-    expect(e, "POST", path, "{\"version\":1,\"key\":\"k\",\"models\":[]}", 400,
-           "unknown key \\\"models\\\"");
+    expect(e, "POST", path, "{\"version\":1,\"key\":\"k\",\"models\":[]}", 400, "is empty");
+    expect(e, "POST", path, "{\"version\":1,\"key\":\"k\",\"models\":[\"target\",\"draft\"]}", 422,
+           "model draft: a round brings every model");
+    expect(e, "POST", path, "{\"version\":1,\"key\":\"k\",\"carries\":\"adapter\"}", 422,
+           "merge the adapter into them");
+    expect(e, "POST", path, "{\"version\":1,\"key\":\"k\",\"carries\":\"bas\"}", 400, "carries");
+    expect(e, "POST", path, "{\"version\":1,\"key\":\"k\",\"carries\":\"unsaid\"}", 400,
+           "none of base, merged, adapter");
     expect(e, "POST", path, "{\"version\":1,\"key\":\"k\",\"destinations\":[\"nobody\"]}", 404,
            "member nobody");
     expect(e, "POST", path, "{\"version\":1,\"key\":\"k\",\"destinations\":[\"source.heft.0.0\"]}",

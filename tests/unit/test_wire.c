@@ -539,7 +539,7 @@ static void small_messages_survive_the_wire(void **state)
     assert_memory_equal(&red, &red_out, sizeof red);
     heft__free(text);
 
-    heft__bind_t bind = { .incarnation = INC, .manifest = DIG };
+    heft__bind_t bind = { .incarnation = INC, .manifest = DIG, .source = DIG };
     heft__bind_t bind_out;
     EXPECT_STATUS(heft__bind_encode(&bind, &text, &err), HEFT_OK);
     EXPECT_STATUS(heft__bind_decode(text, strlen(text), &bind_out, &err), HEFT_OK);
@@ -548,13 +548,20 @@ static void small_messages_survive_the_wire(void **state)
 
     char ids[1][HEFT__ID_SIZE] = { "destination.heft.0.1" };
     heft__begin_t begin = { .version = 3, .key = "k", .destinations = ids, .n_destinations = 1 };
+    char models[1][HEFT__ID_SIZE] = { "target" };
     begin.deadlines.stage_ms = 77;
+    begin.carries = HEFT__CARRIES_MERGED;
+    begin.models = models;
+    begin.n_models = 1;
     heft__begin_t begin_out;
     EXPECT_STATUS(heft__begin_encode(&begin, &text, &err), HEFT_OK);
     EXPECT_STATUS(heft__begin_decode(text, strlen(text), &begin_out, &err), HEFT_OK);
     assert_int_equal(begin_out.deadlines.stage_ms, 77);
     assert_int_equal(begin_out.deadlines.flip_ms, 0);
     assert_string_equal(begin_out.destinations[0], ids[0]);
+    assert_int_equal(begin_out.carries, HEFT__CARRIES_MERGED);
+    assert_int_equal(begin_out.n_models, 1);
+    assert_string_equal(begin_out.models[0], "target");
     heft__free(text);
     heft__begin_fini(&begin_out);
 }
