@@ -13,22 +13,23 @@
 
 /* ---- what they were traced under ---- */
 
-static heft_status_t add_attr(const heft__contract_comparer_t *c, const heft_contract_attr_t *was,
-                              const heft_contract_attr_t *is)
+static void put_attr(heft__text_t *text, const char *when, const heft_contract_attr_t *attr)
 {
-    const char *key = was != NULL ? was->key : is->key;
-    const heft_contract_attr_t *sides[] = { was, is };
+    if (attr == NULL) {
+        heft__text_printf(text, "%s not given", when);
+    } else {
+        heft__text_printf(text, "%s \"%s\"", when, attr->value);
+    }
+}
+
+static heft_status_t add_attr(const heft__contract_comparer_t *c, const char *key,
+                              const heft_contract_attr_t *was, const heft_contract_attr_t *is)
+{
     heft__text_t text;
     heft__text_init(&text);
     heft__text_printf(&text, "loader attribute \"%s\": ", key);
-    for (int i = 0; i < 2; i++) {
-        heft__text_put(&text, i == 0 ? "was " : ", is ");
-        if (sides[i] == NULL) {
-            heft__text_put(&text, "not given");
-        } else {
-            heft__text_printf(&text, "\"%s\"", sides[i]->value);
-        }
-    }
+    put_attr(&text, "was", was);
+    put_attr(&text, ", is", is);
     return heft__drift_add(c->drift, HEFT_DRIFT_ATTRIBUTE, key, "", &text, c->err);
 }
 
@@ -42,12 +43,16 @@ static heft_status_t compare_attrs(const heft__contract_comparer_t *c)
     while ((i < a->n_attrs || k < b->n_attrs) && status == HEFT_OK) {
         const heft_contract_attr_t *was = i < a->n_attrs ? &a->attrs[i] : NULL;
         const heft_contract_attr_t *is = k < b->n_attrs ? &b->attrs[k] : NULL;
-        int order = was == NULL ? 1 : is == NULL ? -1 : strcmp(was->key, is->key);
+        const int order = was == NULL ? 1 : is == NULL ? -1 : strcmp(was->key, is->key);
+        if (was != NULL && order < 0) {
+            status = add_attr(c, was->key, was, NULL);
+        } else if (is != NULL && order > 0) {
+            status = add_attr(c, is->key, NULL, is);
+        } else if (was != NULL && is != NULL && strcmp(was->value, is->value) != 0) {
+            status = add_attr(c, was->key, was, is);
+        }
         i += order <= 0;
         k += order >= 0;
-        if (order != 0 || strcmp(was->value, is->value) != 0) {
-            status = add_attr(c, order <= 0 ? was : NULL, order >= 0 ? is : NULL);
-        }
     }
     return status;
 }
@@ -255,12 +260,19 @@ static void conclude(difference_t *d, bool is_complete)
         return;
     }
     d->is_there = true;
-    d->first_x = is_complete ? d->beyond : a->own[0];
-    d->first_y = d->first_x == NULL || !is_complete ? b->own[0] : NULL;
-    const heft_piece_t *shown = d->first_x != NULL ? d->first_x : d->first_y;
-    piece_to_box(shown, &d->box);
-    for (uint32_t s = 0; !is_complete && s < d->first_y->n_srcs; s++) {
-        d->box.offset[1 + d->first_x->n_srcs + s] = d->first_y->srcs[s].offset;
+    if (is_complete && d->beyond != NULL) {
+        d->first_x = d->beyond;
+        piece_to_box(d->beyond, &d->box);
+    } else if (is_complete) {
+        d->first_y = b->own[0];
+        piece_to_box(b->own[0], &d->box);
+    } else {
+        d->first_x = a->own[0];
+        d->first_y = b->own[0];
+        piece_to_box(a->own[0], &d->box);
+        for (uint32_t s = 0; s < b->own[0]->n_srcs; s++) {
+            d->box.offset[1 + a->own[0]->n_srcs + s] = b->own[0]->srcs[s].offset;
+        }
     }
 }
 

@@ -198,19 +198,19 @@ typedef struct joiner {
     heft__excuse_t *excuse;
     heft__join_t join;
     uint32_t *parent;
-    heft__map_t *keys; /* what the braces stand for -> the first such parameter's slot */
-    heft__arena_t *texts;
+    heft__map_t keys; /* of a rank: what the braces stand for -> the first such parameter's slot */
+    heft__arena_t texts;
     heft__text_t key;
-    const captures_t *order; /* as the first pattern names them */
+    captures_t order; /* as the first pattern names them */
     heft_error_t *err;
 } joiner_t;
 
 static void put_key(joiner_t *j, const captures_t *captures)
 {
     heft__text_reset(&j->key);
-    for (uint32_t i = 0; i < j->order->n; i++) {
+    for (uint32_t i = 0; i < j->order.n; i++) {
         for (uint32_t k = 0; k < captures->n; k++) {
-            if (is_equal(j->order->name[i], captures->name[k])) {
+            if (is_equal(j->order.name[i], captures->name[k])) {
                 heft__text_put_n(&j->key, captures->value[k].data, captures->value[k].len);
             }
         }
@@ -228,7 +228,7 @@ static heft_status_t take_param(joiner_t *j, const heft__plan_rank_t *rank, uint
     if (j->key.failed) {
         return heft__error_nomem(j->err, j->key.len);
     }
-    const uint32_t first = heft__map_get(j->keys, j->key.data, j->key.len);
+    const uint32_t first = heft__map_get(&j->keys, j->key.data, j->key.len);
     excuse->n_matched++;
     excuse->first = excuse->first == NULL ? info->name : excuse->first;
     if (first == slot) {
@@ -240,8 +240,8 @@ static heft_status_t take_param(joiner_t *j, const heft__plan_rank_t *rank, uint
         heft__sum(&excuse->n_elems, info->n_elems);
         return HEFT_OK;
     }
-    char *text = heft__arena_strndup(j->texts, j->key.data, j->key.len);
-    return text != NULL && heft__map_put(j->keys, text, j->key.len, slot) == HEFT_OK
+    char *text = heft__arena_strndup(&j->texts, j->key.data, j->key.len);
+    return text != NULL && heft__map_put(&j->keys, text, j->key.len, slot) == HEFT_OK
                ? HEFT_OK
                : heft__error_nomem(j->err, j->key.len);
 }
@@ -283,9 +283,8 @@ static void find_idle(heft__excuse_t *excuse, const uint8_t *is_idle)
 static heft_status_t join_all(joiner_t *j)
 {
     const char *patterns = j->excuse->exception->pattern;
-    captures_t order = { .n = 0 };
     const char *at = patterns;
-    heft_status_t status = check_pattern(next_pattern(&at), &order, j->err);
+    heft_status_t status = check_pattern(next_pattern(&at), &j->order, j->err);
     uint8_t *is_idle = heft__malloc(strlen(patterns) + 1);
     if (status == HEFT_OK && is_idle == NULL) {
         status = heft__error_nomem(j->err, strlen(patterns) + 1);
@@ -295,17 +294,12 @@ static heft_status_t join_all(joiner_t *j)
         return status;
     }
     memset(is_idle, 1, strlen(patterns) + 1);
-    j->order = &order;
     for (uint32_t r = 0; r < j->plan->n_ranks && status == HEFT_OK; r++) {
-        heft__map_t keys;
-        heft__arena_t texts;
-        heft__map_init(&keys);
-        heft__arena_init(&texts, 1024);
-        j->keys = &keys;
-        j->texts = &texts;
+        heft__map_init(&j->keys);
+        heft__arena_init(&j->texts, 1024);
         status = join_rank(j, &j->plan->ranks[r], is_idle);
-        heft__map_fini(&keys);
-        heft__arena_fini(&texts);
+        heft__map_fini(&j->keys);
+        heft__arena_fini(&j->texts);
     }
     find_idle(j->excuse, is_idle);
     heft__free(is_idle);
