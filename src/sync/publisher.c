@@ -388,8 +388,13 @@ static heft_status_t explain(const heft__outcome_t *outcome, heft_error_t *err)
     const char *phase = has_phase ? heft__phase_text(outcome->cause.phase) : "";
     const char *peer = outcome->cause.peer;
     if (outcome->first_problem[0] != '\0') { /* it names its member */
-        (void)heft__error_set(err, status, "round %s of version %lld %s%s%s: %s", id,
-                              (long long)outcome->version, outcome->state, in, phase,
+        char count[48] = "";
+        if (outcome->n_problems > 1) { /* before the text, which may be cut off */
+            (void)snprintf(count, sizeof count, " with %u problems, the first",
+                           outcome->n_problems);
+        }
+        (void)heft__error_set(err, status, "round %s of version %lld %s%s%s%s: %s", id,
+                              (long long)outcome->version, outcome->state, in, phase, count,
                               outcome->first_problem);
     } else {
         (void)heft__error_set(err, status, "round %s of version %lld %s%s%s: %s%s%s%s%s", id,
