@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
+from heft import errors
 from heft._handles import call, encode, encode_or_null, take_text
 from heft._native import ffi, lib
 from heft.checkpoint import Path
@@ -59,3 +61,19 @@ def status(url: str | None = None, **options: Any) -> dict[str, Any]:
     """Members, versions and the round in flight."""
     found: dict[str, Any] = request("GET", "/v1/status", url=url, **options)
     return found
+
+
+def await_destinations(n: int, url: str | None = None, *, timeout_s: float = 60) -> None:
+    """Wait until n destinations have registered. TimeoutError names those that have."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = status(url)
+        if found["destinations"] >= n:
+            return
+        if time.monotonic() >= deadline:
+            ids = [one["id"] for one in found["members"] if one["role"] == "destination"]
+            raise errors.BY_STATUS[lib.HEFT_ERR_TIMEOUT](
+                f"{len(ids)} of {n} destinations after {timeout_s:g} s: "
+                + (f"there are {', '.join(ids)}" if ids else "nobody has registered")
+            )
+        time.sleep(0.05)

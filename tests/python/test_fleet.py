@@ -381,6 +381,15 @@ def test_a_coordinator_that_cannot_be_reached_is_a_peer_error() -> None:
         heft.client.status(url, deadline_ms=500)
 
 
+def test_a_fleet_is_waited_for_or_who_is_there_is_named(coordinator: Coordinator) -> None:
+    with pytest.raises(errors.TimeoutError, match=r"0 of 1 .*after 0\.1 s: nobody has registered"):
+        heft.client.await_destinations(1, coordinator.url, timeout_s=0.1)
+    with fleet(coordinator.url, tensors()):
+        heft.client.await_destinations(2, coordinator.url)
+        with pytest.raises(errors.TimeoutError, match=r"2 of 3 .*destination\.heft\.0\.1"):
+            heft.client.await_destinations(3, coordinator.url, timeout_s=0.1)
+
+
 def test_requests_are_json_and_refusals_are_exceptions(coordinator: Coordinator) -> None:
     with urllib.request.urlopen(f"{coordinator.url}/v1/status", timeout=30) as reply:
         assert (
