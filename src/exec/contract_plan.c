@@ -16,6 +16,8 @@ typedef struct maker {
     heft_bindings_t *bindings;
     heft_tape_t **compiled; /* of a recipe; owned */
     const heft_tape_t **tapes;
+    heft_exception_t *exceptions; /* of a recipe: as it states them, for each part of a chain */
+    uint32_t n_exceptions;
     heft_error_t *err;
 } maker_t;
 
@@ -32,7 +34,11 @@ static heft_status_t compile_recipe(maker_t *m)
                                      heft_contract_get_destination(c, r), &m->compiled[r], m->err);
         m->tapes[r] = m->compiled[r];
     }
-    return status;
+    return status == HEFT_OK
+               ? heft_recipe_resolve_exceptions(m->recipe, m->bindings, c->manifest,
+                                                heft_contract_get_destination(c, 0), &m->exceptions,
+                                                &m->n_exceptions, m->err)
+               : status;
 }
 
 static heft_status_t make(maker_t *m, heft_plan_t **plan_out, heft_report_t **report_out)
@@ -51,8 +57,8 @@ static heft_status_t make(maker_t *m, heft_plan_t **plan_out, heft_report_t **re
         m->tapes[r] = c->tapes[c->ranks[r].tape];
     }
     heft_plan_opts_t opts = HEFT_PLAN_OPTS_INIT;
-    opts.exceptions = c->exceptions;
-    opts.n_exceptions = c->n_exceptions;
+    opts.exceptions = c->recipe_name != NULL ? m->exceptions : c->exceptions;
+    opts.n_exceptions = c->recipe_name != NULL ? m->n_exceptions : c->n_exceptions;
     opts.partial = c->is_partial ? 1 : 0;
     return status == HEFT_OK ? heft_plan_create(m->tapes, c->n_ranks, c->first_rank, &opts,
                                                 plan_out, report_out, m->err)
@@ -69,6 +75,7 @@ heft_status_t heft__contract_make_plan(const heft_contract_t *contract, heft_pla
     }
     heft__free(m.compiled);
     heft__free(m.tapes);
+    heft_exceptions_free(m.exceptions);
     heft_bindings_destroy(m.bindings);
     heft_recipe_destroy(m.recipe);
     return status;

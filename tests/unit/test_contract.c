@@ -228,6 +228,46 @@ static void what_is_not_proven_is_no_contract(void **state)
     close_side(&s);
 }
 
+/* Exceptions of a chain belong to one of its recipes; the names of the second's stand in no
+ * manifest. */
+static void the_plan_of_a_chain_is_made_from_its_contract(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    static const char first_text[] = "\"w\" [a, b] -> \"x\" [b, a]\n\"b\" [n] -> \"y\" [n]\n"
+                                     "ignore \"left.*\" because \"none\"\n";
+    static const char second_text[] = "\"x\" [a, b] -> \"z\" [(a b)]\n"
+                                      "ignore \"y\" because \"not there\"\n";
+    heft_recipe_t *parts[2] = { NULL, NULL };
+    heft_recipe_t *chain = NULL;
+    EXPECT_STATUS(heft_recipe_parse("1.heft", first_text, sizeof first_text - 1, &parts[0], &err),
+                  HEFT_OK);
+    EXPECT_STATUS(heft_recipe_parse("2.heft", second_text, sizeof second_text - 1, &parts[1], &err),
+                  HEFT_OK);
+    EXPECT_STATUS(heft_recipe_chain((const heft_recipe_t *const *)parts, 2, &chain, &err), HEFT_OK);
+    heft_manifest_t *source = decode(source_json);
+    heft_contract_opts_t opts = HEFT_CONTRACT_OPTS_INIT;
+    heft_contract_t *made = NULL;
+    heft_contract_t *back = NULL;
+    heft_plan_t *plan = NULL;
+    heft_plan_info_t info;
+    opts.recipe = chain;
+    EXPECT_STATUS(heft_contract_create(source, &opts, &made, NULL, &err), HEFT_OK);
+    char *text = encode(made);
+    EXPECT_STATUS(heft_contract_decode(text, strlen(text), &back, &err), HEFT_OK);
+    EXPECT_STATUS(heft_contract_plan(back, &plan, NULL, &err), HEFT_OK);
+    heft_plan_query(plan, &info);
+    assert_string_equal(info.digest, heft_contract_get_plan_digest(made));
+    heft_plan_destroy(plan);
+    heft_string_free(text);
+    heft_contract_destroy(back);
+    heft_contract_destroy(made);
+    heft_manifest_destroy(source);
+    heft_recipe_destroy(chain);
+    heft_recipe_destroy(parts[0]);
+    heft_recipe_destroy(parts[1]);
+}
+
 static void wrong_options_are_refused(void **state)
 {
     (void)state;
@@ -562,6 +602,7 @@ int main(void)
         cmocka_unit_test(written_and_read_it_is_the_same),
         cmocka_unit_test(equal_destinations_are_kept_once),
         cmocka_unit_test(what_is_not_proven_is_no_contract),
+        cmocka_unit_test(the_plan_of_a_chain_is_made_from_its_contract),
         cmocka_unit_test(wrong_options_are_refused),
         cmocka_unit_test(a_recipe_that_json_cannot_hold_is_refused),
         cmocka_unit_test(every_flaw_is_named),
