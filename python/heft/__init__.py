@@ -32,6 +32,7 @@ from heft.manifest import Manifest, TensorInfo
 from heft.memory import Memory, view_as
 from heft.names import LayerForm, NameForm, NameOptions, canonical_name, name_matches
 from heft.options import Config, knobs
+from heft.placement import Placement, Shard
 from heft.plan import Finding, FindingKind, Group, Opaque, Piece, PieceSource, Plan, Report
 from heft.publisher import Member, Publisher, PushResult, manifest_of
 from heft.recipe import Bindings, Issue, Recipe
@@ -80,11 +81,13 @@ __all__ = [
     "Opaque",
     "Piece",
     "PieceSource",
+    "Placement",
     "Plan",
     "Publisher",
     "PushResult",
     "Recipe",
     "Report",
+    "Shard",
     "Subscriber",
     "Tape",
     "Target",

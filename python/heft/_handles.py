@@ -101,6 +101,14 @@ class Owned:
         with _counting:
             self._n_users += 1
 
+    @property
+    def can_be_taken(self) -> bool:
+        return self._destroy is not None and self._n_users == 1
+
+    def forget(self) -> None:
+        """Somebody else destroys it."""
+        self._destroy = None
+
     def keep_instead(self, *kept: Any) -> None:
         """What is borrowed from now on, in the place of what was."""
         for other in kept:
@@ -192,6 +200,17 @@ class Handle:
             for name in self._borrowing:
                 setattr(self, name, None)
             owned.drop()
+
+    def to_be_taken(self) -> Any:
+        """The pointer, for a function that takes the object."""
+        if not self.owned.can_be_taken:
+            raise state_error(f"this {type(self).__name__} belongs to another object, or is in use")
+        return self.pointer
+
+    def was_taken(self) -> None:
+        """The object has another owner now: this wrapper is closed."""
+        self.owned.forget()
+        self.close()
 
     def __enter__(self: _Self) -> _Self:
         return self

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Placements: which rank of a trainer holds which part of which tensor (placement.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from heft._handles import Handle, argument_error, call, encode, text_of
+from heft._native import ffi, lib
+from heft.dtypes import MAX_DIMS
+from heft.manifest import Manifest
+from heft.tape import Tape
+
+
+class Shard(NamedTuple):
+    """A box of a tensor that a rank holds as a contiguous tensor: [begin, end) per dimension."""
+
+    tensor: str
+    rank: int
+    box: tuple[tuple[int, int], ...]
+
+
+class Placement(Handle):
+    """Who sends what. Every element is read from one rank that holds it. Immutable."""
+
+    __slots__ = ("_n_dims",)
+
+    def __init__(
+        self, tensors: Manifest, shards: Iterable[Shard], *, min_cut_bytes: int = 0
+    ) -> None:
+        """tensors: the whole ones. min_cut_bytes: what several ranks hold is cut into no less.
+
+        ProofError names a tensor, and the first box of it, that no rank holds.
+        """
+        listed = [Shard(*shard) for shard in shards]
+        array = ffi.new("heft_shard_t[]", max(len(listed), 1))
+        names = [ffi.new("char[]", encode(shard.tensor)) for shard in listed]
+        for out, shard, name in zip(array, listed, names, strict=False):
+            if len(shard.box) > MAX_DIMS:
+                n = len(shard.box)
+                raise argument_error(f'tensor "{shard.tensor}": a box of {n} dimensions')
+            out.tensor, out.rank = name, shard.rank
+            for k, (begin, end) in enumerate(shard.box):
+                out.begin[k], out.end[k] = begin, end
+        opts = ffi.new("heft_placement_opts_t *")
+        opts.size, opts.min_cut_bytes = ffi.sizeof("heft_placement_opts_t"), min_cut_bytes
+        made = ffi.new("heft_placement_t **")
+        call(lib.heft_placement_create, tensors.pointer, array, len(listed), opts, made)
+        self._own(made[0], lib.heft_placement_destroy)
+        self._n_dims = {info.name: len(info.shape) for info in tensors}
+
+    @property
+    def n_ranks(self) -> int:
+        """One more than the highest rank."""
+        return int(lib.heft_placement_get_n_ranks(self.pointer))
+
+    def load(self, rank: int) -> int:
+        """Bytes of the tensors that a rank is to send, each counted once."""
+        return int(lib.heft_placement_get_load(self.pointer, rank))
+
+    @property
+    def cuts(self) -> list[Shard]:
+        """The boxes in which the tensors are sent: disjoint, and together everything."""
+        out, found = ffi.new("heft_shard_t *"), []
+        for i in range(lib.heft_placement_get_n_cuts(self.pointer)):
+            call(lib.heft_placement_query_cut, self.pointer, i, out)
+            name = text_of(out.tensor)
+            box = tuple((out.begin[k], out.end[k]) for k in range(self._n_dims[name]))
+            found.append(Shard(name, out.rank, box))
+        return found
+
+    def apply(self, tape: Tape) -> Tape:
+        """The tape that does the same and reads what the ranks hold: sources rank-R.NAME.
+
+        It takes the tape that is given, which is closed afterwards.
+        """
+        made = ffi.new("heft_tape_t **")
+        call(lib.heft_placement_apply, self.pointer, tape.to_be_taken(), made)
+        tape.was_taken()
+        return Tape._adopt(made[0])
