@@ -85,6 +85,70 @@ static int make_mapping(const cli_args_t *args, cli_job_t *job, heft_contract_t 
     return code;
 }
 
+/* ---- of ranks that were traced one by one ---- */
+
+/* Contracts of some ranks each; the one of all borrows of them. */
+typedef struct parts {
+    cli_model_t *models;
+    const heft_contract_t **contracts;
+    uint32_t n;
+} parts_t;
+
+static void parts_fini(parts_t *parts)
+{
+    for (uint32_t i = 0; i < parts->n; i++) {
+        cli_model_close(&parts->models[i]);
+    }
+    free(parts->models);
+    free(parts->contracts);
+}
+
+static int open_part(const cli_args_t *args, const char *path, parts_t *parts)
+{
+    int code = cli_model_open(args, path, "source", &parts->models[parts->n]);
+    const heft_contract_t *contract = parts->models[parts->n].contract;
+    parts->contracts[parts->n++] = contract;
+    if (code == CLI_OK && (contract == NULL || heft_contract_is_traced(contract) == 0)) {
+        code = cli_fail(args, CLI_USAGE, "--merge: %s is no contract of a traced loader", path);
+    }
+    return code;
+}
+
+static int merge(const cli_args_t *args, cli_job_t *job, parts_t *parts, heft_contract_t **contract)
+{
+    static const char *const others[] = { "recipe", "let",       "config",
+                                          "side",   "name-form", "layer-form" };
+    bool is_alone = args->n_operands == 1;
+    for (size_t i = 0; i < CLI_COUNT(others); i++) {
+        is_alone = is_alone && !cli_has(args, others[i]);
+    }
+    if (!is_alone) {
+        return cli_fail(args, CLI_USAGE, "--merge takes one operand and --output alone");
+    }
+    size_t cursor = 0;
+    size_t n = 1;
+    while (cli_next(args, "merge", &cursor) != NULL) {
+        n++;
+    }
+    parts->models = calloc(n, sizeof *parts->models);
+    parts->contracts = calloc(n, sizeof(heft_contract_t *));
+    if (parts->models == NULL || parts->contracts == NULL) {
+        return cli_out_of_memory(args);
+    }
+    int code = open_part(args, args->operands[0], parts);
+    const char *path;
+    cursor = 0;
+    while (code == CLI_OK && (path = cli_next(args, "merge", &cursor)) != NULL) {
+        code = open_part(args, path, parts);
+    }
+    if (code == CLI_OK && heft_contract_merge(parts->contracts, parts->n, 0, contract, &job->report,
+                                              &job->err) != HEFT_OK) {
+        code = cli_exit_of(&job->err);
+        cli_job_print_refusal(args, job);
+    }
+    return code;
+}
+
 /* ---- writing ---- */
 
 /* Under its name when it is whole: a contract that was there is replaced or stays as it was. */
@@ -135,7 +199,8 @@ static int write_contract(const cli_args_t *args, const heft_contract_t *contrac
                      heft_manifest_get_side(manifest), heft_manifest_get_n_tensors(manifest));
         if (heft_contract_has_mapping(contract) != 0) {
             uint32_t n = heft_contract_get_n_ranks(contract);
-            (void)printf(", %s, %u rank%s, plan %s", heft_contract_get_recipe_name(contract), n,
+            const char *name = heft_contract_get_recipe_name(contract);
+            (void)printf(", %s, %u rank%s, plan %s", name != NULL ? name : "a traced loader", n,
                          n == 1 ? "" : "s", heft_contract_get_plan_digest(contract));
         }
         (void)printf("\n");
@@ -147,13 +212,16 @@ static int run(const cli_args_t *args)
 {
     cli_job_t job;
     heft_contract_t *contract = NULL;
+    parts_t parts = { .models = NULL };
     cli_job_init(&job);
-    int code = cli_has(args, "recipe") ? make_mapping(args, &job, &contract)
-                                       : make_side(args, &job, &contract);
+    int code = cli_has(args, "merge")    ? merge(args, &job, &parts, &contract)
+               : cli_has(args, "recipe") ? make_mapping(args, &job, &contract)
+                                         : make_side(args, &job, &contract);
     if (code == CLI_OK) {
         code = write_contract(args, contract);
     }
     heft_contract_destroy(contract);
+    parts_fini(&parts);
     cli_job_fini(&job);
     return code;
 }
@@ -184,6 +252,13 @@ static const cli_option_t options[] = {
       .kind = CLI_TEXT,
       .choices = "source destination",
       .help = "Without a recipe: the side of a checkpoint. Default: source." },
+    { .name = "merge",
+      .value = "FILE",
+      .kind = CLI_TEXT,
+      .complete = CLI_COMPLETE_FILE,
+      .is_repeatable = true,
+      .help = "SRC is the contract of some ranks of a traced loader, FILE that of others; repeated "
+              "until all are there. They are proven together and written as one." },
     CLI_OPT_NAME_FORM,
     CLI_OPT_LAYER_FORM,
 };
@@ -200,6 +275,7 @@ const cli_command_t cli_cmd_contract = {
         "CONTRACT` whether this heft still maps as recorded.",
     .example = "heft contract MODEL --recipe hf-to-engine-dense --let tp=2 --output contract.json\n"
                "heft contract ENGINE --side destination > engine.json\n"
+               "heft contract rank-0.json --merge rank-1.json --output fleet.json\n"
                "heft check contract.json",
     .exits = "0 1 2 3 4",
     .options = options,

@@ -67,6 +67,25 @@ class TracedTest(Case):
         err = self.heft("plan", self.model, self.dir / "e", "--contract", LOADER, code=1).stderr
         self.assertIn("the destination of rank 1 is not the one in the contract", err)
 
+    def test_contracts_of_ranks_are_merged(self):
+        whole = json.loads(LOADER.read_text())
+        parts = []
+        for rank in (0, 1):
+            part = self.dir / f"rank-{rank}.json"
+            part.write_text((LOADER.parent / f"rank_{rank}.json").read_text())
+            parts.append(part)
+        out = self.dir / "fleet.json"
+        said = self.heft("contract", parts[1], "--merge", parts[0], "--output", out).stdout
+        self.assertIn("a traced loader, 2 ranks", said)
+        merged = json.loads(out.read_text())
+        self.assertEqual(merged["mapping"]["plan"], whole["mapping"]["plan"])
+        self.assertIn("no drift", self.heft("check", out).stdout)
+        self.assertIn("is in two contracts", self.heft("contract", out, "--merge", parts[0], code=2).stderr)
+        lone = self.heft("contract", parts[0], "--merge", parts[0], code=2).stderr
+        self.assertIn("rank 0 is in two contracts", lone)
+        self.assertIn("is no contract of a traced loader", self.heft("contract", self.model, "--merge", parts[0], code=2).stderr)
+        self.assertIn("--output alone", self.heft("contract", out, self.model, "--merge", parts[0], code=2).stderr)
+
     def test_usage(self):
         for words, message in (
             (("--contract", LOADER, "--let", "tp=2"), "--let and --contract do not go together"),
