@@ -504,7 +504,7 @@ class Check:
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
     """One row of bytes for each element."""
-    flat = tensor.detach().contiguous().reshape(-1)
+    flat = torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.detach().reshape(-1))
     return flat.view(torch.uint8).reshape(flat.numel(), -1)
 
 

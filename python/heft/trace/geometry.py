@@ -64,7 +64,7 @@ def _split(
     layout: Layout, first: tuple[int, ...], extent: list[int], offset: int, stride: list[int]
 ) -> Iterator[tuple[tuple[int, ...], list[int], int, list[int]]]:
     at = layout.digits(offset)
-    steps = [layout.digits(abs(s)) for s in stride]
+    steps = [layout.digits(abs(s) if e > 1 else 0) for e, s in zip(extent, stride, strict=True)]
     if at is not None and all(s is not None for s in steps):
         signed = [
             [d if s >= 0 else -d for d in ds or []] for ds, s in zip(steps, stride, strict=True)

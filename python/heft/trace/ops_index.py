@@ -136,7 +136,7 @@ class Picked:
             )
             inner = _row_major(extents)
             starts = _digits(at, self.shape)
-            step = steps[-1] if steps else 0
+            step = next((s for s, e in zip(steps[::-1], self.shape[::-1], strict=True) if e > 1), 0)
             b = (
                 list(listed.stride[:n_before]),
                 [s * step for s in inner],
@@ -182,8 +182,12 @@ def _digits(at: int, shape: list[int]) -> list[int]:
 
 def _is_row_major(region: Region, first: int, n: int) -> bool:
     """Whether the n dimensions from first on can be counted through with one step."""
-    e, s = region.extent[first : first + n], region.stride[first : first + n]
-    return all(s[k] == s[k + 1] * e[k + 1] or e[k] == 1 for k in range(n - 1))
+    dims = [
+        (e, s)
+        for e, s in zip(region.extent[first : first + n], region.stride[first:], strict=False)
+        if e != 1
+    ]
+    return all(outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(dims))
 
 
 @handles("aten::index.Tensor")

@@ -192,12 +192,13 @@ def roll(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     dims = args[2] if len(args) > 2 else kwargs.get("dims", [])
     origin = tracer.ref(src)
     meta = tracer.meta_call(func, args, kwargs)
-    if (
-        origin is None
-        or (not dims and not origin.meta.is_contiguous())
-        or len(set(dims)) != len(dims)
-    ):
+    if origin is None or len(set(dims)) != len(dims):
         return fallback.opaque(tracer, func, args, kwargs)
+    if not dims and not origin.meta.is_contiguous():
+        dense = clone(
+            tracer, aten.clone.default, (src,), {"memory_format": torch.contiguous_format}
+        )
+        return roll(tracer, func, (dense, shifts), {})
     call = tracer.begin(func, args, kwargs)
     ref, out = result(tracer, call, meta, src)
     a, b = meta, origin.meta
