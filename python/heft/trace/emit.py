@@ -16,6 +16,7 @@ from heft.trace.errors import TraceError
 from heft.trace.geometry import Layout, split_for
 from heft.trace.log import Buffer, Call, Region, Step, Write
 from heft.trace.model import Owner, span
+from heft.trace.programs import too_long
 from heft.trace.retype import retyped_copy, retyped_fill, unusable
 
 MAX_CONSTANT_RUNS = 1 << 16  # fills that one constant tensor may come to
@@ -72,6 +73,7 @@ class Emitter:
         for owner in owners:
             self._add_owner(owner)
         self._places: dict[Buffer, _Place] = {}
+        self._too_long: set[int] = set()  # writes whose folded program no tape holds
         self._unusable: set[int] = set()  # copies that cannot go through heft.bits
         self.left: list[
             tuple[Call, Write, Write]
@@ -129,6 +131,7 @@ class Emitter:
     def write_all(self, writes: Sequence[tuple[Call, Write]]) -> None:
         retyped = {id(w): self._is_retyped(call, w) for call, w in writes if w.kind == "copy"}
         self._unusable = unusable(writes, retyped)
+        self._too_long = too_long(writes)
         for call, write in writes:
             self.write(call, write)
 
@@ -146,6 +149,8 @@ class Emitter:
         ]
         if write.kind == "opaque":
             self._opaque(call, write, regions, places)
+        elif id(write) in self._too_long:
+            self._leave(call, write, f"{call.op}, at the end of a long computation")
         elif any(retyped):
             self._retyped(call, write, regions, places)
         elif write.kind == "const":
@@ -203,8 +208,12 @@ class Emitter:
             return
         pairs = zip(regions, places, strict=True)
         seen, real = next((r.dtype, p.dtype) for r, p in pairs if r.dtype != p.dtype)
-        left = write._replace(kind="opaque", op=f"view({seen}) of {real}", program=())
-        self._opaque(call, left, regions, places)
+        self._leave(call, write, f"view({seen}) of {real}")
+
+    def _leave(self, call: Call, write: Write, op: str) -> None:
+        """To the engine's loader."""
+        left = write._replace(kind="opaque", op=op, program=())
+        self.write(call, left)
         self.left.append((call, write, left))
 
 

@@ -330,6 +330,26 @@ def test_move_to_another_dtype_is_refused() -> None:
         heft.trace(model, [("x", F32, (2,))])
 
 
+def test_computation_too_long_for_a_tape_is_opaque_and_the_rest_is_not() -> None:
+    def load(m: Bare, w: Any) -> None:
+        x = w["x"]
+        for k in range(12):
+            x = x * (k + 2) + k
+        m.p.copy_(x)
+        product = w["a"]
+        for name in "bcde":
+            product = product * w[name]
+        m.q.copy_(product)
+        m.r.copy_(w["a"] * w["b"] * w["c"] * w["d"] + 1)
+
+    model = Bare(load)
+    model.p, model.q, model.r = param(2), param(2), param(2)
+    traced = heft.trace(model, {name: torch.randn(2) for name in "xabcde"})
+    assert sorted(traced.opaque) == ["p", "q"]
+    assert "end of a long computation" in traced.opaque["p"][0].op
+    assert sorted(heft.verify(model, traced).skipped) == ["p", "q"]
+
+
 def test_order_by_chance_is_opaque() -> None:
     def load(m: Bare, w: Any) -> None:
         m.p.copy_(w["x"][torch.randperm(4)])
