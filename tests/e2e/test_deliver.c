@@ -4,6 +4,7 @@
 #include "deliver_pair.h"
 
 #include "base/base.h"
+#include "sync/member_private.h"
 #include "tape_builder.h"
 
 static const char same[] = "\"{rest*}\" [...] -> \"{rest*}\" [...]\n";
@@ -15,13 +16,18 @@ static const int64_t columns[2] = { 6, 1 }; /* fp32 [4, 6] cut to 3 columns */
 static const int64_t transposed[2] = { 1, 20 };
 
 /* a: gaps of three elements; b: transposed, at an odd address. */
-static void start_strided(dp_pair_t *p)
+static void start_strided_over(dp_pair_t *p, heft__transport_t *transport)
 {
-    dp_start(p, two, two);
+    dp_start_over(p, transport, two, two);
     dp_set_recipe(p, same);
     p->live[0].strides = columns;
     p->live[1].strides = transposed;
     p->live[1].data = p->blocks[1] + 33;
+}
+
+static void start_strided(dp_pair_t *p)
+{
+    start_strided_over(p, heft__transport_get_shm());
 }
 
 static void expect_strided(const dp_pair_t *p, int64_t version)
@@ -210,6 +216,128 @@ static void post_processed_parameters_are_recorded(void **state)
     dp_stop(&p);
 }
 
+/* ---- late join ---- */
+
+/* Another engine of the same contract, as replica 1, with memory of its own. */
+static void join_late(const dp_pair_t *p, dp_pair_t *late)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_subscriber_opts_t opts = HEFT_SUBSCRIBER_OPTS_INIT;
+    memset(late, 0, sizeof *late);
+    late->coordinator = p->coordinator;
+    late->contract = p->contract;
+    late->params = p->params;
+    late->transport = p->transport;
+    late->hooks = p->hooks;
+    late->hooks.arg = late;
+    late->on_flipped = p->on_flipped;
+    for (uint32_t i = 0; i < heft_manifest_get_n_tensors(p->params); i++) {
+        late->blocks[i] = aligned_alloc(64, DP_BYTES);
+        assert_non_null(late->blocks[i]);
+        memset(late->blocks[i], 0xcc, DP_BYTES);
+        late->live[i] = p->live[i];
+        late->live[i].data = late->blocks[i] + ((uint8_t *)p->live[i].data - p->blocks[i]);
+    }
+    opts.replica = 1;
+    EXPECT_STATUS(dp_join(late, &opts, &err), HEFT_OK);
+}
+
+static void leave_late(dp_pair_t *late)
+{
+    dp_leave(late);
+    for (int i = 0; i < DP_MAX; i++) {
+        free(late->blocks[i]);
+    }
+}
+
+/* From strided memory into strided memory, with gaps on both sides. */
+static void strided_parameters_are_fed_to_who_joins_late(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft__loop_t *loop = NULL;
+    EXPECT_STATUS(heft__loop_create(false, &loop, &err), HEFT_OK);
+    heft__transport_t *const transports[] = { heft__transport_get_shm(),
+                                              heft__loop_get_transport(loop) };
+    for (int i = 0; i < 2; i++) {
+        dp_pair_t p;
+        dp_pair_t late;
+        start_strided_over(&p, transports[i]);
+        EXPECT_STATUS(dp_join(&p, NULL, &err), HEFT_OK);
+        EXPECT_STATUS(dp_push(&p, 1, &err), HEFT_OK);
+        join_late(&p, &late);
+        dp_await_serving(&late, 1);
+        expect_strided(&late, 1);
+        expect_strided(&p, 1);
+        assert_int_equal(atomic_load(&p.n_paused), 1); /* for the push alone */
+        leave_late(&late);
+        dp_stop(&p);
+    }
+    heft__loop_destroy(loop);
+}
+
+/* Each allocation in turn fails while it gets ready to feed: it says so, and goes on serving. */
+static void a_feeder_survives_failed_allocations(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    dp_pair_t p;
+    dp_pair_t late;
+    start_strided(&p);
+    EXPECT_STATUS(dp_join(&p, NULL, &err), HEFT_OK);
+    EXPECT_STATUS(dp_push(&p, 1, &err), HEFT_OK);
+    join_late(&p, &late);
+    dp_await_serving(&late, 1);
+    dp_hold(&p);
+    heft__peer_t peer = { .id = "destination.heft.1.0", .moves = true };
+    memcpy(peer.endpoint, late.sub->member->digests[HEFT__OBJECT_ENDPOINT], sizeof peer.endpoint);
+    heft__order_t order = { .feeds = true, .version = 1, .left_ms = 10000, .n_peers = 1 };
+    order.peers = &peer;
+    order.round = (heft__round_id_t){ .epoch = INT64_C(1) << 50, .seq = 1 };
+    int n_failed = 0;
+    for (long k = 0; k < 60; k++) { /* those of this thread alone fail */
+        order.round.seq++;
+        order.target = HEFT__PHASE_PREFLIGHT;
+        heft__alloc_fail_at(k);
+        heft__subscriber_feed(p.sub, &order);
+        heft__alloc_fail_at(-1);
+        const heft__result_t result = heft__member_lock(p.sub->member)->result;
+        heft__member_unlock(p.sub->member, false);
+        assert_true(result == HEFT__RESULT_OK || result == HEFT__RESULT_FAILED);
+        n_failed += result == HEFT__RESULT_FAILED;
+        assert_int_equal(heft_subscriber_is_serving(p.sub), 1);
+        order.target = HEFT__PHASE_ABORT;
+        heft__subscriber_feed(p.sub, &order);
+        assert_null(p.sub->feed);
+    }
+    assert_true(n_failed > 5);
+    dp_go_on(&p);
+    leave_late(&late);
+    dp_stop(&p);
+}
+
+/* What its engine has changed is not what the source said: it does not offer to feed anybody. */
+static void engines_that_change_parameters_do_not_feed(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    dp_pair_t p;
+    dp_pair_t late;
+    dp_start(&p, norm, norm);
+    dp_set_recipe(&p, same);
+    p.live[0].flags = HEFT_PARAM_RECORDED;
+    p.on_flipped = repack;
+    EXPECT_STATUS(dp_join(&p, NULL, &err), HEFT_OK);
+    EXPECT_STATUS(dp_push(&p, 1, &err), HEFT_OK);
+    assert_false(heft__subscriber_can_feed(p.sub));
+    join_late(&p, &late);
+    EXPECT_STATUS(dp_push(&p, 1, &err), HEFT_OK); /* the source brings it */
+    dp_await_serving(&late, 1);
+    assert_int_equal(late.blocks[0][0], dp_byte(1, 0, 99));
+    leave_late(&late);
+    dp_stop(&p);
+}
+
 /* ---- padding that a loader leaves alone ---- */
 
 static const dp_tensor_t corner[] = { { "x", HEFT_DTYPE_BF16, DP_SHAPE2(6, 3) },
@@ -292,6 +420,26 @@ static void padding_keeps_its_bytes(void **state)
 }
 
 /* ---- declared destination ---- */
+
+/* The padding of who joins late is its own, whatever that of its feeder holds. */
+static void padding_is_not_fed(void **state)
+{
+    (void)state;
+    static const int64_t plain[2] = { 5, 1 };
+    heft_error_t err = HEFT_ERROR_INIT;
+    dp_pair_t p;
+    dp_pair_t late;
+    dp_start(&p, corner, padded);
+    set_corner(&p);
+    EXPECT_STATUS(dp_join(&p, NULL, &err), HEFT_OK);
+    EXPECT_STATUS(dp_push(&p, 1, &err), HEFT_OK);
+    p.blocks[0][2 * 3] = 0x77; /* row 0, column 3 */
+    join_late(&p, &late);
+    dp_await_serving(&late, 1);
+    expect_corner(&late, plain, 1);
+    leave_late(&late);
+    dp_stop(&p);
+}
 
 static void another_layout_than_the_contracts_is_refused(void **state)
 {
@@ -589,7 +737,11 @@ int main(void)
         cmocka_unit_test(derived_state_is_recomputed_once_for_each_version),
         cmocka_unit_test(derived_without_a_hook_is_refused),
         cmocka_unit_test(post_processed_parameters_are_recorded),
+        cmocka_unit_test(strided_parameters_are_fed_to_who_joins_late),
+        cmocka_unit_test(a_feeder_survives_failed_allocations),
+        cmocka_unit_test(engines_that_change_parameters_do_not_feed),
         cmocka_unit_test(padding_keeps_its_bytes),
+        cmocka_unit_test(padding_is_not_fed),
         cmocka_unit_test(another_layout_than_the_contracts_is_refused),
         cmocka_unit_test(contracts_without_a_mapping_are_refused),
         cmocka_unit_test(join_survives_failed_allocations),
