@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from heft.engines import Weights, _names, _one_rank, _torchvision
+from heft.engines import Weights, _names, _one_rank
 from heft.exceptions import Exception_
 
 _KERNELS = "sgl_kernel"
@@ -65,7 +65,6 @@ class _KernelFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def _make_importable() -> None:
     """What SGLang needs to be imported where its kernels are not installed."""
     os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
-    _torchvision.make_importable()
     if importlib.util.find_spec(_KERNELS) is None:
         sys.meta_path.append(_KernelFinder())
         for name in _OPERATORS:

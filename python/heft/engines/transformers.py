@@ -17,17 +17,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import transformers
+from transformers import core_model_loading
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import convert_and_load_state_dict_in_model
+from transformers.modeling_utils import LoadStateDictConfig
 
-from heft.engines import Weights, _torchvision
+from heft.engines import Weights
 from heft.exceptions import Exception_
-
-_torchvision.make_importable()
-
-import transformers  # noqa: E402
-from transformers import core_model_loading  # noqa: E402
-from transformers.conversion_mapping import get_model_conversion_mapping  # noqa: E402
-from transformers.core_model_loading import convert_and_load_state_dict_in_model  # noqa: E402
-from transformers.modeling_utils import LoadStateDictConfig  # noqa: E402
 
 
 def version() -> str:

@@ -6,8 +6,8 @@ groups without peers (_one_rank.py), and calls vLLM's initialize_model. What sta
 engine is only that: no device communicators, no shared-memory broadcaster.
 
 On a CPU, post() repacks linear layers for oneDNN and drops their weights: what the loader wrote is
-gone then. Delivery into a model that serves needs the layout before that step, or an
-engine that keeps it.
+gone then. Delivery into a model that serves needs the layout before that step: keep_layout() makes
+vLLM compute with it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ import tempfile
 from typing import Any
 
 import torch
-
-from heft.engines import Weights, _names, _one_rank, _torchvision
-from heft.exceptions import Exception_
-
-_torchvision.make_importable()
-
-import vllm  # noqa: E402
-from vllm.config import set_current_vllm_config  # noqa: E402
-from vllm.distributed import parallel_state  # noqa: E402
-from vllm.engine.arg_utils import EngineArgs  # noqa: E402
-from vllm.model_executor.model_loader.utils import (  # noqa: E402
+import vllm
+from vllm import _custom_ops
+from vllm.config import set_current_vllm_config
+from vllm.distributed import parallel_state
+from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.model_loader.utils import (
     initialize_model,
     process_weights_after_loading,
 )
-from vllm.model_executor.models import registry  # noqa: E402
-from vllm.utils.torch_utils import set_default_torch_dtype  # noqa: E402
+from vllm.model_executor.models import registry
+from vllm.platforms import current_platform
+from vllm.utils.torch_utils import set_default_torch_dtype
+
+from heft.engines import Weights, _names, _one_rank
+from heft.exceptions import Exception_
 
 
 def version() -> str:
@@ -130,6 +129,17 @@ def post(model: torch.nn.Module) -> None:
         process_weights_after_loading(
             model, vllm_config.model_config, next(model.parameters()).device
         )
+
+
+def keep_layout() -> None:
+    """Before an engine is made on a CPU: compute with weights as they are loaded, unpacked.
+
+    Slower than oneDNN's packed weights, and then rounds can write into what serves.
+    """
+    if current_platform.is_cpu() and not torch.cpu._is_amx_tile_supported():
+        _custom_ops._supports_onednn = False
+    elif current_platform.is_cpu():
+        raise RuntimeError("vLLM packs weights for AMX on this CPU and drops what was loaded")
 
 
 def exceptions(model: torch.nn.Module) -> list[Exception_]:
