@@ -514,6 +514,10 @@ heft_status_t heft__parse_template(heft__parser_t *p, heft__span_t text, heft__p
                                    heft__template_t *template_out);
 
 heft_status_t heft__parse_rule(heft__parser_t *p, heft__rule_t **rule_out);
+/* The kind of exception whose word stands here, or 0; and the rest of it, behind the word. */
+heft_exception_kind_t heft__parse_exception_at(const heft__parser_t *p);
+heft_status_t heft__parse_exception(heft__parser_t *p, heft_exception_kind_t kind,
+                                    bool is_optional);
 /* What stands behind `refuse`. */
 heft_status_t heft__parse_refusal(heft__parser_t *p, heft__rule_t **rule_out);
 
