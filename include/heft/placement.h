@@ -49,6 +49,17 @@ typedef struct heft_placement_opts {
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_placement_create(
     const heft_manifest_t *tensors, const heft_shard_t *shards, uint32_t n_shards,
     const heft_placement_opts_t *opts, heft_placement_t **placement_out, heft_error_t *err);
+/**
+ * The same where the tensors of ranks say it themselves: rank-0.NAME, rank-1.NAME, .. (as of a
+ * folder of ranks) are the parts of NAME along dimension dim, one after the other; a rank without a
+ * part holds none. A tensor of no more than dim dimensions is held whole by each rank that has it.
+ * ranks is a finished manifest, borrowed until return. *tensors_out is the manifest of the whole
+ * tensors, which is the caller's. HEFT_ERR_NAME: a name without a rank. HEFT_ERR_SHAPE: parts that
+ * differ in more than that dimension. Otherwise as above.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_placement_infer(
+    const heft_manifest_t *ranks, int32_t dim, const heft_placement_opts_t *opts,
+    heft_placement_t **placement_out, heft_manifest_t **tensors_out, heft_error_t *err);
 HEFT_API void heft_placement_destroy(heft_placement_t *placement);
 
 /** One more than the highest rank. */

@@ -119,6 +119,12 @@ struct cli_args {
                 "repeated. In a chain every recipe that has the name takes it, RECIPE.NAME is " \
                 "for one alone."                                                                \
     }
+#define CLI_OPT_SHARDED                                                                        \
+    {                                                                                          \
+        .name = "sharded", .value = "DIM", .kind = CLI_NUMBER, .max = 11,                      \
+        .help = "The source is a folder of ranks that hold parts of whole tensors along this " \
+                "dimension, one after the other (FSDP: 0); the recipe sees the whole tensors." \
+    }
 #define CLI_OPT_CONFIG                                                                      \
     {                                                                                       \
         .name = "config", .value = "FILE", .kind = CLI_TEXT, .complete = CLI_COMPLETE_FILE, \

@@ -29,6 +29,8 @@ void cli_job_fini(cli_job_t *job)
     free(job->traced);
     free(job->recorded);
     free(job->destinations);
+    heft_placement_destroy(job->placement);
+    heft_manifest_destroy(job->whole);
     heft_exceptions_free(job->exceptions);
     heft_bindings_destroy(job->bindings);
     heft_recipe_destroy(job->recipe);
@@ -80,7 +82,7 @@ static int refuse_values(const cli_args_t *args, cli_job_t *job)
 {
     heft_tape_t *tape = NULL;
     if (job->source.manifest != NULL &&
-        heft_recipe_compile_all(job->recipe, job->bindings, 0, job->source.manifest, NULL,
+        heft_recipe_compile_all(job->recipe, job->bindings, 0, cli_job_tensors(job), NULL,
                                 job->issues, &tape, NULL) == HEFT_OK) {
         heft_tape_destroy(tape);
     }
@@ -148,6 +150,23 @@ int cli_job_load_recipe(const cli_args_t *args, const char *config_folder, cli_j
     return status == HEFT_OK ? CLI_OK : refuse_values(args, job);
 }
 
+/* --sharded: whole tensors from the parts of ranks. */
+static int place(const cli_args_t *args, cli_job_t *job)
+{
+    if (!cli_has(args, "sharded")) {
+        return CLI_OK;
+    }
+    heft_status_t status =
+        heft_placement_infer(job->source.manifest, (int32_t)cli_number(args, "sharded", 0), NULL,
+                             &job->placement, &job->whole, &job->err);
+    return status == HEFT_OK ? CLI_OK : cli_fail_status(args, &job->err);
+}
+
+const heft_manifest_t *cli_job_tensors(const cli_job_t *job)
+{
+    return job->whole != NULL ? job->whole : job->source.manifest;
+}
+
 int cli_job_open(const cli_args_t *args, const char *source, bool needs_data, cli_job_t *job)
 {
     int code = needs_data ? cli_model_open_checkpoint(args, source, "source", &job->source)
@@ -157,6 +176,10 @@ int cli_job_open(const cli_args_t *args, const char *source, bool needs_data, cl
     }
     if (!cli_has(args, "contract") && !cli_has(args, "recipe")) {
         return cli_fail(args, CLI_USAGE, "--recipe or --contract is needed");
+    }
+    code = place(args, job);
+    if (code != CLI_OK) {
+        return code;
     }
     code = cli_has(args, "contract") ? cli_job_load_contract(args, job)
                                      : cli_job_load_recipe(args, source, job);
@@ -221,6 +244,23 @@ static const heft_manifest_t *destination_of(const cli_job_t *job, uint32_t i)
     return job->destinations != NULL ? job->destinations[i].manifest : NULL;
 }
 
+static heft_status_t compile_rank(cli_job_t *job, uint32_t i)
+{
+    heft_tape_t *tape = NULL;
+    heft_status_t status = heft_recipe_compile_all(job->recipe, job->bindings, job->first_rank + i,
+                                                   cli_job_tensors(job), destination_of(job, i),
+                                                   job->issues, &tape, &job->err);
+    if (status == HEFT_OK && job->placement != NULL) {
+        status = heft_placement_apply(job->placement, tape, &job->tapes[i], &job->err);
+        if (status != HEFT_OK) {
+            heft_tape_destroy(tape);
+        }
+    } else {
+        job->tapes[i] = tape;
+    }
+    return status;
+}
+
 int cli_job_compile(const cli_args_t *args, const char *dst, cli_job_t *job)
 {
     if (job->is_traced) {
@@ -240,11 +280,7 @@ int cli_job_compile(const cli_args_t *args, const char *dst, cli_job_t *job)
     }
     int code = dst != NULL ? cli_job_open_destinations(args, dst, job) : CLI_OK;
     for (uint32_t i = 0; i < job->n_tapes && code == CLI_OK; i++) {
-        if (heft_recipe_compile_all(job->recipe, job->bindings, job->first_rank + i,
-                                    job->source.manifest, destination_of(job, i), job->issues,
-                                    &job->tapes[i], &job->err) != HEFT_OK) {
-            code = cli_exit_of(&job->err);
-        }
+        code = compile_rank(job, i) == HEFT_OK ? CLI_OK : cli_exit_of(&job->err);
     }
     return code;
 }
@@ -257,7 +293,7 @@ int cli_job_plan(const cli_args_t *args, cli_job_t *job)
     }
     heft_plan_opts_t opts = HEFT_PLAN_OPTS_INIT;
     heft_status_t status = heft_recipe_resolve_exceptions(
-        job->recipe, job->bindings, job->source.manifest, destination_of(job, 0), &job->exceptions,
+        job->recipe, job->bindings, cli_job_tensors(job), destination_of(job, 0), &job->exceptions,
         &job->n_exceptions, &job->err);
     if (status == HEFT_OK) {
         opts.exceptions = job->exceptions;

@@ -12,6 +12,8 @@ typedef struct cli_job {
     cli_model_t contract; /* of --contract */
     bool is_traced;       /* it is of a traced loader: there is no recipe */
     cli_model_t source;
+    heft_placement_t *placement;  /* of --sharded, or NULL */
+    heft_manifest_t *whole;       /* then the tensors that the recipe sees */
     const char *destination;      /* what cli_job_run compiles against; NULL: nothing */
     uint32_t n_ranks;             /* of the recipe, or in the contract */
     uint32_t first_rank;          /* of the job: --rank, else 0 */
@@ -51,6 +53,9 @@ int cli_job_open(const cli_args_t *args, const char *source, bool needs_data, cl
 /* Make the names of a model canonical as the recipe declares them of this side. */
 int cli_job_name(const cli_args_t *args, const cli_job_t *job, cli_model_t *model,
                  const char *side);
+/* What the recipe sees of the source: its tensors, or the whole ones of which it holds the parts.
+ */
+const heft_manifest_t *cli_job_tensors(const cli_job_t *job);
 /* Compile all ranks, or that of --rank, against the destination at `dst` if it is not NULL. A
  * refusal is kept in job->err and not printed. */
 int cli_job_compile(const cli_args_t *args, const char *dst, cli_job_t *job);

@@ -201,7 +201,7 @@ static int compare_models(const cli_args_t *args, cli_model_t *a, cli_model_t *b
 
 static int check_drift(const cli_args_t *args)
 {
-    static const char *const others[] = { "let", "config", "rank" };
+    static const char *const others[] = { "let", "config", "rank", "sharded" };
     for (size_t i = 0; i < CLI_COUNT(others); i++) {
         if (cli_has(args, others[i])) {
             return cli_fail(args, CLI_USAGE, "--%s needs --recipe", others[i]);
@@ -259,7 +259,7 @@ static const cli_operand_t operands[] = {
 };
 
 static const cli_option_t options[] = {
-    CLI_OPT_RECIPE(false), CLI_OPT_LET, CLI_OPT_CONFIG, CLI_OPT_RANK, CLI_OPT_JSON,
+    CLI_OPT_RECIPE(false), CLI_OPT_LET, CLI_OPT_CONFIG, CLI_OPT_SHARDED, CLI_OPT_RANK, CLI_OPT_JSON,
 };
 
 const cli_command_t cli_cmd_check = {

@@ -214,7 +214,7 @@ static const cli_operand_t operands[] = {
 };
 
 static const cli_option_t options[] = {
-    CLI_OPT_RECIPE(false), CLI_OPT_LET,  CLI_OPT_CONFIG,
+    CLI_OPT_RECIPE(false), CLI_OPT_LET,  CLI_OPT_CONFIG, CLI_OPT_SHARDED,
     CLI_OPT_CONTRACT,      CLI_OPT_RANK, CLI_OPT_JSON,
 };
 

@@ -142,7 +142,7 @@ static int print_manifest(const cli_args_t *args, cli_job_t *job)
         shown = heft_contract_get_destination(c, job->first_rank - heft_contract_get_first_rank(c));
     } else {
         status = heft_recipe_synthesize(job->recipe, job->bindings, job->first_rank,
-                                        job->source.manifest, NULL, &manifest, &job->err);
+                                        cli_job_tensors(job), NULL, &manifest, &job->err);
         shown = manifest;
     }
     if (status == HEFT_OK) {
@@ -187,6 +187,7 @@ static const cli_option_t options[] = {
     CLI_OPT_RECIPE(false),
     CLI_OPT_LET,
     CLI_OPT_CONFIG,
+    CLI_OPT_SHARDED,
     CLI_OPT_CONTRACT,
     CLI_OPT_RANK,
     { .name = "pieces", .kind = CLI_FLAG, .help = "List every piece, in destination order." },

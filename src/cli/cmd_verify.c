@@ -146,6 +146,7 @@ static const cli_option_t options[] = {
     CLI_OPT_RECIPE(false),
     CLI_OPT_LET,
     CLI_OPT_CONFIG,
+    CLI_OPT_SHARDED,
     CLI_OPT_CONTRACT,
     CLI_OPT_RANK,
     { .name = "live",

@@ -500,6 +500,57 @@ static void every_allocation_may_fail(void **state)
     heft_manifest_destroy(f.manifest);
 }
 
+static void parts_of_ranks_say_it_themselves(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_manifest_t *ranks = NULL;
+    heft_tensor_info_t info;
+    EXPECT_STATUS(heft_manifest_create("source", &ranks, &err), HEFT_OK);
+    for (int r = 0; r < 12; r++) { /* rank 10 stands behind rank 1 in the names */
+        char name[32];
+        heft_shape_t shape = { .rank = 2, .extent = { 4, r } };
+        (void)snprintf(name, sizeof name, "rank-%d.w", r);
+        EXPECT_STATUS(heft_manifest_add(ranks, name, HEFT_DTYPE_BF16, &shape, &err), HEFT_OK);
+        (void)snprintf(name, sizeof name, "rank-%d.b", r);
+        shape = (heft_shape_t){ .rank = 1, .extent = { 3 } };
+        EXPECT_STATUS(heft_manifest_add(ranks, name, HEFT_DTYPE_F32, &shape, &err), HEFT_OK);
+    }
+    EXPECT_STATUS(heft_manifest_finish(ranks, &err), HEFT_OK);
+    for (long k = 0;; k++) {
+        heft_placement_t *p = NULL;
+        heft_manifest_t *whole = NULL;
+        const int64_t live = heft__alloc_live();
+        heft__alloc_fail_at(k);
+        heft_status_t status = heft_placement_infer(ranks, 1, NULL, &p, &whole, &err);
+        heft__alloc_fail_at(-1);
+        if (status == HEFT_OK) {
+            heft_shard_t cut;
+            assert_int_equal(heft_placement_get_n_cuts(p), 1 + 11); /* b of one rank, w of eleven */
+            EXPECT_STATUS(heft_placement_query_cut(p, 11, &cut, &err), HEFT_OK);
+            assert_string_equal(cut.tensor, "w");
+            assert_int_equal(cut.rank, 11);
+            assert_int_equal(cut.begin[1], 55);
+            assert_int_equal(cut.end[1], 66);
+            EXPECT_STATUS(heft_manifest_query(whole, 1, &info, &err), HEFT_OK);
+            assert_int_equal(info.shape.extent[1], 66);
+        }
+        heft_placement_destroy(p);
+        heft_manifest_destroy(whole);
+        assert_int_equal(heft__alloc_live(), live);
+        if (status == HEFT_OK) {
+            break;
+        }
+        EXPECT_STATUS(status, HEFT_ERR_NOMEM);
+    }
+    heft_placement_t *p = NULL;
+    heft_manifest_t *whole = NULL;
+    EXPECT_STATUS(heft_placement_infer(ranks, 0, NULL, &p, &whole, &err), HEFT_ERR_SHAPE);
+    EXPECT_MESSAGE("\"w\": ranks 0 and 1 hold parts that differ");
+    EXPECT_STATUS(heft_placement_infer(ranks, -1, NULL, &p, &whole, &err), HEFT_ERR_ARGUMENT);
+    heft_manifest_destroy(ranks);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -508,6 +559,7 @@ int main(void)
         cmocka_unit_test(what_is_no_placement_is_refused),
         cmocka_unit_test(exceptions_are_those_of_the_recipe),
         cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(parts_of_ranks_say_it_themselves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
