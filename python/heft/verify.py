@@ -112,7 +112,7 @@ def verify(
             skips += [Skip(d.name, f"computed from {', '.join(d.params)}") for d in found]
         else:
             derived = [d.name for d in found]
-        plan = plan.plan()
+        plan = plan.plan(partial=True)  # what other ranks take is no matter here
     if wanted is None:
         wanted = specs_of([(s.name, s.dtype, s.shape) for s in plan.sources])
     loader = load or getattr(model, "load_weights", None)
@@ -269,8 +269,10 @@ class Scratch:
             if id(place.tensor) not in self._made:
                 self._made[id(place.tensor)] = self._copy(place)
             self.tensors[place.name] = place.container[place.key] = self._made[id(place.tensor)]
-        self.before = {
-            name: t.detach().clone() for name, t in self.tensors.items() if self.is_other(name)
+        self.before = {  # what shares no memory with anything that the plan writes
+            p.name: self.tensors[p.name].detach().clone()
+            for p in self.places
+            if p.tensor.untyped_storage()._cdata not in self._planned_storages
         }
         missing = planned - self.tensors.keys()
         if missing:
@@ -291,11 +293,6 @@ class Scratch:
         out = torch.Tensor._make_subclass(type(tensor), data, tensor.requires_grad)
         vars(out).update(vars(tensor))
         return out
-
-    def is_other(self, name: str) -> bool:
-        """Whether it shares no memory with what the plan writes."""
-        place = next(p for p in self.places if p.name == name)
-        return place.tensor.untyped_storage()._cdata not in self._planned_storages
 
     def poison(self, byte: int) -> None:
         for cdata in self._planned_storages:

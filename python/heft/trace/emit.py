@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -178,14 +179,16 @@ class Emitter:
     def _opaque(
         self, call: Call, write: Write, regions: Sequence[Region], places: Sequence[_Place]
     ) -> None:
-        views = [
-            whole_view(r, p) if p.dtype != r.dtype else next(iter(split_views([r], [p])))[0]
-            for r, p in zip(regions, places, strict=True)
-        ]
-        if write.op.startswith("heft."):  # a known kernel speaks of dimensions, so they are kept
-            views = [_as_it_is(r, p) for r, p in zip(regions, places, strict=True)]
         n = len(write.dsts)
-        self.tape.opaque(write.op, views[:n], views[n:], call.note)
+        try:
+            if write.op.startswith("heft."):  # a known kernel speaks of dimensions: they are kept
+                views = [[known_view(r, p)] for r, p in zip(regions, places, strict=True)]
+            else:
+                views = [opaque_views(r, p) for r, p in zip(regions, places, strict=True)]
+        except ValueError as error:
+            raise TraceError(f"{call.note}: {call.op} of {regions[0].buffer!r}: {error}") from None
+        dsts, srcs = itertools.chain(*views[:n]), itertools.chain(*views[n:])
+        self.tape.opaque(write.op, list(dsts), list(srcs), call.note)
 
     def _constant(self, call: Call, write: Write, place: _Place) -> None:
         for part in constant_runs(write, call.note):
@@ -217,9 +220,22 @@ class Emitter:
         self.left.append((call, write, left))
 
 
-def _as_it_is(region: Region, place: _Place) -> View:
-    offset = region.offset - (place.layout.offset if place.layout else 0)
-    return View(place.buffer, offset, region.extent, region.stride)
+def opaque_views(region: Region, place: _Place) -> list[View]:
+    """What an operation of the engine's reads or writes; parts of it, where strides want that."""
+    if place.dtype != region.dtype:
+        return [whole_view(region, place)]
+    return [views[0] for views in split_views([region], [place])]
+
+
+def known_view(region: Region, place: _Place) -> View:
+    """An operand of a known kernel, with its dimensions."""
+    if place.layout is None:
+        return View(place.buffer, region.offset, region.extent, region.stride)
+    parts = list(split_for(place.layout, region.offset, region.extent, region.stride))
+    if len(parts) != 1:
+        raise ValueError(f"a strided parameter in {len(parts)} parts, and a kernel takes it whole")
+    _, extent, offset, stride = parts[0]
+    return View(place.buffer, offset, tuple(extent), tuple(stride))
 
 
 def whole_view(region: Region, place: _Place) -> View:

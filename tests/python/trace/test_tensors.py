@@ -96,6 +96,31 @@ def test_strided_parameters_keep_their_geometry(shape: str) -> None:
     assert_same_as_loader(model, {"x": torch.randn(whole.shape)})
 
 
+def test_strided_parameter_of_an_opaque_operator_is_written_in_parts() -> None:
+    def load(m: Bare, w: Any) -> None:
+        m.p.data.T.reshape(12)[1:11].uniform_()
+        m.q.copy_(w["x"])
+
+    model = Bare(load)
+    model.p = nn.Parameter(torch.zeros(3, 4).T, requires_grad=False)
+    model.q = param(2)
+    traced = heft.trace(model, [("x", F32, (2,))])
+    assert list(traced.opaque) == ["p"]
+    with pytest.raises(heft.errors.ProofError, match='"p" rank 0: 2 of 12 elements uncovered'):
+        traced.plan()
+
+
+def test_bits_of_a_transposed_parameter() -> None:
+    def load(m: Bare, w: Any) -> None:
+        m.p.copy_(w["x"])
+        m.q.copy_(m.p.data.view(torch.int32))
+
+    model = Bare(load)
+    model.p = nn.Parameter(torch.zeros(3, 4).T, requires_grad=False)
+    model.q = param(4, 3, dtype=torch.int32)
+    assert_same_as_loader(model, {"x": torch.randn(4, 3)})
+
+
 def test_flattened_view_of_a_transposed_parameter() -> None:
     def load(m: Bare, w: Any) -> None:
         flat = m.p.data.T.reshape(12)
