@@ -33,6 +33,8 @@ class OperatorMode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         tracer = self.tracer
+        if tracer.is_closed:  # in a thread that outlives the trace; stand-ins have their own hook
+            return func(*args, **kwargs)
         tensors = list(tensors_in(args, kwargs))
         for tensor in tensors:
             if isinstance(tensor, StandIn) or tracer.known_buffer(tensor) is not None:
@@ -54,6 +56,8 @@ class CallMode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.tracer.is_closed:
+            return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if name in _MOVES and isinstance(args[0], torch.Tensor) and not _is_here(name):
             return args[0]
@@ -101,18 +105,21 @@ def _present(arg: Any) -> Any:
 @contextlib.contextmanager
 def tracing(tracer: Tracer) -> Iterator[None]:
     """Both modes, in this thread and in those started from now on."""
-    run = threading.Thread.run
+    start = threading.Thread.start
 
-    def traced_run(self: threading.Thread) -> None:
-        if tracer.is_closed:
-            run(self)
-            return
-        with CallMode(tracer), OperatorMode(tracer):
-            run(self)
+    def traced_start(thread: threading.Thread) -> None:
+        run = thread.run  # the instance's: a subclass may have its own
 
-    threading.Thread.run = traced_run  # type: ignore[method-assign]
+        def traced_run() -> None:
+            with CallMode(tracer), OperatorMode(tracer):
+                run()
+
+        thread.run = traced_run  # type: ignore[method-assign]
+        start(thread)
+
+    threading.Thread.start = traced_start  # type: ignore[method-assign]
     try:
         with CallMode(tracer), OperatorMode(tracer):
             yield
     finally:
-        threading.Thread.run = run  # type: ignore[method-assign]
+        threading.Thread.start = start  # type: ignore[method-assign]

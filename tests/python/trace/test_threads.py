@@ -80,10 +80,47 @@ def test_temporary_made_and_filled_in_a_new_thread() -> None:
     assert pieces(load)["p"] == [(0, 4, "x"), (4, 4, "y")]
 
 
+def test_thread_class_with_a_run_of_its_own() -> None:
+    def load(model: Model, weights: Any) -> None:
+        class Worker(threading.Thread):
+            def run(self) -> None:
+                made = torch.zeros(2, 2)
+                made[0] = weights["x"][0]
+                model.p.data[:2] = made
+                model.p.data[2:].fill_(1)
+
+        worker = Worker()
+        worker.start()
+        worker.join(timeout=30)
+
+    assert pieces(load)["p"] == [(0, 2, "x"), (2, 2, "constant"), (4, 4, "constant")]
+
+
+def test_thread_that_outlives_the_trace_runs_as_usual() -> None:
+    go = threading.Event()
+    made: list[torch.Tensor] = []
+
+    def work() -> None:
+        go.wait(timeout=30)
+        made.append(torch.zeros(3) + 1)
+
+    threads: list[threading.Thread] = []
+
+    def load(model: Model, weights: Any) -> None:
+        model.p.copy_(weights["x"])
+        threads.append(threading.Thread(target=work))
+        threads[0].start()
+
+    pieces(load)
+    go.set()
+    threads[0].join(timeout=30)
+    assert type(made[0]) is torch.Tensor and made[0].tolist() == [1.0, 1.0, 1.0]
+
+
 def test_threads_after_the_trace_are_as_before() -> None:
-    run = threading.Thread.run
+    methods = threading.Thread.run, threading.Thread.start
     pieces(lambda model, weights: model.p.copy_(weights["x"]))
-    assert threading.Thread.run is run
+    assert (threading.Thread.run, threading.Thread.start) == methods
     made: list[Any] = []
     thread = threading.Thread(target=lambda: made.append(torch.zeros(2)))
     thread.start()
