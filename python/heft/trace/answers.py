@@ -33,5 +33,7 @@ class Answers:
 
 
 def element(value: float, dtype: torch.dtype) -> torch.Tensor:
-    """A number in some dtype; 8-bit floats are made by a cast."""
+    """A number in some dtype, at least 1 in one of integers; 8-bit floats are made by a cast."""
+    if not dtype.is_floating_point:
+        value = max(round(value), 1)
     return torch.tensor(value).to(dtype)

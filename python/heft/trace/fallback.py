@@ -11,23 +11,26 @@ from heft.trace import registry
 from heft.trace.log import Ref
 from heft.trace.tracer import Tracer, map_tensors, tensors_in
 
-# In-place operators that put values somewhere and compute nothing with what was there.
-OVERWRITES = {
-    "aten::_index_put_impl_",
+# In-place operators that give every element another value.
+REPLACES = {
     "aten::bernoulli_",
     "aten::copy_",
     "aten::exponential_",
     "aten::fill_",
+    "aten::normal_",
+    "aten::random_",
+    "aten::uniform_",
+}
+# In-place operators that put values somewhere and compute nothing with what was there.
+OVERWRITES = REPLACES | {
+    "aten::_index_put_impl_",
     "aten::index_copy_",
     "aten::index_fill_",
     "aten::index_put_",
     "aten::masked_fill_",
     "aten::masked_scatter_",
-    "aten::normal_",
     "aten::put_",
-    "aten::random_",
     "aten::scatter_",
-    "aten::uniform_",
 }
 
 
@@ -115,8 +118,9 @@ def record_opaque(tracer: Tracer, func: Any, args: Any, kwargs: Any, op: str = "
         out = _geometry(tracer, func, args, kwargs)
     call = tracer.begin(func, args, kwargs)
     read = list(tensors_in(args, kwargs))
-    if schema.name in OVERWRITES and not tracer.writable(args[0]).buffer.calls:
-        read = read[1:]  # what it held before this load is nobody's business
+    is_new = schema.name in OVERWRITES and not tracer.writable(args[0]).buffer.calls
+    if is_new or schema.name in REPLACES:
+        read = read[1:]  # what it held before is nobody's business
     srcs = [ref.region for t in read if (ref := tracer.ref(t)) is not None]
     fresh: list[Ref] = []
     device = _result_device(tracer, args, kwargs)

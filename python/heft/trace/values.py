@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values that a loader asked for and wrote somewhere: which element of which source they are.
 
-Two passes over one loader differ in nothing but the values that sources answer with: 1, then 2.
-What differs in their logs depends on values. A number in a write is looked for among the scalars
-that the loader read: the one that had this number in both passes is where it comes from, and the
-write becomes a copy (or a product) of that element. Where several had it, a third pass gives every
-source a power of two of its own, and a fourth one every element that was read. What cannot be told
-apart then is opaque. Any other difference means that values choose what is written where, which no
-tape describes.
+Passes over one loader differ in nothing but the values that sources answer with: 1, then 2, then an
+uneven number that no narrow dtype keeps, so that what is rounded or cut on its way shows (a loader
+may reject that one). What differs in their logs depends on values. A number in a write is looked
+for among the scalars that the loader read: the one that had this number in every pass is where it
+comes from, and the write becomes a copy (or a product) of that element. Where several had it, one
+more pass gives every source a power of two of its own, and the last one every element that was
+read. What cannot be told apart then is opaque. Any other difference means that values choose what
+is written where, which no tape describes.
 
 Logs are aligned by what a call does, not by its place, since loaders write from thread pools.
 """
@@ -22,13 +23,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from heft.trace.answers import Answers, element
+from heft.trace.answers import Answers
 from heft.trace.errors import TraceError, ValueDependence
 from heft.trace.log import Buffer, Call, Ref, Region, Step, Write
 from heft.trace.replay import Read, needed_calls
 from heft.trace.tracer import Tracer, bits_of
 
-UNEVEN = Answers(1.2345678)  # no dtype but fp32 and fp64 keeps it
+UNEVEN = Answers(0.7654321)  # no dtype but fp32 and fp64 keeps it, and a limit of 1 does not cut it
 OPAQUE_OP = "value"  # of a write with a number that no one element explains
 
 
@@ -57,18 +58,16 @@ def settle(first: Tracer, second: Tracer, run: RunPass) -> None:
 
     run: another pass, with other answers.
     """
-    alignment = compare(first, second)
-    if not alignment.numbers:
-        return
     origins = _Origins(first)
-    origins.add(alignment, second)
+    numbers = set(origins.add(second))
+    numbers |= set(origins.add_pass(UNEVEN, run) or ())
     for choose in (answers_by_source, answers_by_element):
-        found = {number: origins.candidates(number) for number in alignment.numbers}
-        unclear = [read for reads in found.values() if len(reads) > 1 for read in reads]
-        if not unclear or not origins.add_pass(choose(first, unclear), run):
+        found = [origins.candidates(number) for number in numbers]
+        unclear = [read for reads in found if len(reads) > 1 for read in reads]
+        if not unclear or origins.add_pass(choose(first, unclear), run) is None:
             break
-    origins.add_pass(UNEVEN, run)  # what rounds on its way, or is cut, is another number
-    _rewrite_all({number: origins.candidates(number) for number in alignment.numbers}, first)
+    in_order = sorted(numbers, key=lambda number: (number.call.index, *number[1:]))
+    _rewrite_all({number: origins.candidates(number) for number in in_order}, first)
 
 
 # ---- comparing passes ----
@@ -227,17 +226,27 @@ class _Origins:
         self.reads = _scalar_reads(first)
         self.passes: list[tuple[dict[int, Call], dict[Any, Read]]] = []
 
-    def add(self, alignment: Alignment, other: Tracer) -> None:
+    def add(self, other: Tracer) -> list[Number]:
+        """Take in another pass; the numbers that differ from the first one's."""
+        alignment = compare(self.first, other)
         self.passes.append((alignment.others, _scalar_reads(other)))
+        return alignment.numbers
 
-    def add_pass(self, answers: Answers, run: RunPass) -> bool:
-        """Run the loader once more; False if it rejects these values or does something else."""
+    def add_pass(self, answers: Answers, run: RunPass) -> list[Number] | None:
+        """Run the loader once more; None if it rejects these values.
+
+        Sources that differ from one another may choose another way through the loader, which says
+        nothing about the two passes that were asked for; one number for all of them may not.
+        """
         try:
             other = run(answers)
-            self.add(compare(self.first, other), other)
+            return self.add(other)
+        except ValueDependence:
+            if not answers.sources and not answers.elements:
+                raise
         except TraceError:
-            return False
-        return True
+            pass
+        return None
 
     def candidates(self, number: Number) -> list[Read]:
         """Reads of different elements that had this number in every pass."""
@@ -290,7 +299,7 @@ def _is_number(number: Number, value: float) -> bool:
 
 
 def element_bits(value: float, dtype: torch.dtype) -> int:
-    return bits_of(element(value, dtype))
+    return bits_of(torch.tensor(value).to(dtype))
 
 
 # ---- rewriting ----

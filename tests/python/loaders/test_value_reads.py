@@ -13,7 +13,7 @@ from heft.trace import Trace
 from heft.trace import trace as trace_loader
 from heft.trace.errors import TraceError, ValueDependence
 
-from .toys.case import Model, Spec, f32
+from .toys.case import Model, Spec, f32, i32
 from .toys.expand import expand_plan
 from .toys.notation import format_map
 from .toys.traced import specs_of
@@ -141,3 +141,58 @@ def test_equality_of_two_tensors_is_answered() -> None:
     traced = trace(load, {"a": f32(2), "b": f32(2)}, {"p": f32(2)})
     plan = traced.plan(exceptions=[heft.Exception_(heft.ExceptionKind.UNUSED, "b", "a check")])
     assert format_map(expand_plan(plan)["p"]) == "a#0..1"
+
+
+def test_opaque_copies_into_parts_of_a_parameter_read_nothing_of_it() -> None:
+    """Integers cast to floats are left to the engine, slot by slot."""
+
+    def load(model, weights):
+        model.p[0].copy_(weights["a"])
+        model.p[1].copy_(weights["b"])
+
+    traced = trace(load, {"a": i32(2), "b": i32(2)}, {"p": f32(2, 2)})
+    (group,) = traced.plan().groups
+    assert group.is_opaque
+    assert {use.sources for use in traced.opaque["p"]} == {("a",), ("b",)}
+
+
+def test_value_that_a_limit_cuts_is_opaque() -> None:
+    """A limit of 1 is 1 for sources of 1 and of 2: only a smaller number shows it."""
+
+    def load(model, weights):
+        model.p.fill_(min(weights["s"].item(), 1.0))
+        model.q.fill_(max(weights["s"].item(), 1.0))
+
+    traced = trace(load, {"s": f32(1)}, {"p": f32(2), "q": f32(2)})
+    assert set(traced.opaque) == {"p", "q"}
+
+
+def test_value_that_is_rounded_on_its_way_is_opaque() -> None:
+    def load(model, weights):
+        rounded = torch.tensor(weights["s"].item()).to(torch.bfloat16).item()
+        model.p.fill_(rounded)
+
+    assert set(trace(load, {"s": f32(1)}, {"p": f32(2)}).opaque) == {"p"}
+
+
+def test_branch_that_only_a_small_number_takes_is_refused() -> None:
+    def load(model, weights):
+        w = weights["w"]
+        model.p.copy_(w if w.max() >= 1 else w.T)
+
+    with pytest.raises(ValueDependence, match=r"'p'.*'w'"):
+        trace(load, {"w": f32(2, 2)}, {"p": f32(2, 2)})
+
+
+def test_other_way_for_scales_that_differ_does_not_refuse_a_loader() -> None:
+    """Requantising with the largest scale, as engines do, when q and k come with scales apart."""
+
+    def load(model, weights):
+        q, k = weights["q"].item(), weights["k"].item()
+        model.p.fill_(q if q == k else max(q, k))
+        if q != k:
+            model.w.mul_(q / k)
+
+    traced = trace(load, {"q": f32(1), "k": f32(1)}, {"p": f32(1), "w": f32(2)})
+    assert set(traced.opaque) == {"p"}
+    assert traced.opaque["p"][0].sources == ("k", "q")

@@ -178,6 +178,17 @@ def _cast(d: Draft, x: str, t: torch.Tensor, dim: int) -> str:
     return f"{x}.to({d.rng.choice(DTYPES)})"
 
 
+def _retype(d: Draft, x: str, t: torch.Tensor, dim: int) -> str | None:
+    """The same memory as another dtype, as wide or narrower (or wider, where it divides)."""
+    dtype = d.rng.choice([torch.uint8, torch.int16, torch.bfloat16, torch.float16, torch.int32])
+    divides = t.shape[-1] * t.element_size() % dtype.itemsize == 0
+    if t.stride(-1) != 1 or (dtype.itemsize > t.element_size() and not divides):
+        return None
+    if dtype.itemsize > t.element_size() and not t.is_contiguous():
+        return None
+    return f"{x}.view({dtype})"
+
+
 def _arithmetic(d: Draft, x: str, t: torch.Tensor, dim: int) -> str:
     c = d.rng.choice([0.5, 3, -1.25, 0.3])
     other = _other(d, t)
@@ -187,7 +198,7 @@ def _arithmetic(d: Draft, x: str, t: torch.Tensor, dim: int) -> str:
 STEPS: tuple[Step, ...] = (
     _narrow, _slice, _select, _transpose, _permute, _movedim, _unsqueeze, _squeeze, _reshape,
     _unflatten, _part, _diagonal, _unfold, _cat, _stack, _roll, _flip, _repeat, _lists, _mask,
-    _pad, _triangle, _memory, _cast, _arithmetic,
+    _pad, _triangle, _memory, _cast, _arithmetic, _retype,
 )  # fmt: skip
 
 
@@ -207,6 +218,8 @@ def _in_place(d: Draft) -> None:
         f"{name}.copy_({other}.clone())",
         f"{name}[{':, ' * dim}[0]] = {other}.clone().narrow({dim}, 0, 1)",
     ]
+    if not tensor.dtype.is_floating_point:
+        ways = ways[:2]
     line = d.rng.choice(ways)
     exec(line, GLOBALS | d.values)
     d.lines.append(line)
