@@ -120,7 +120,8 @@ struct heft_coordinator {
     uint32_t next_result;
     heft__digest_round_t digests[HEFT__DIGEST_ROUNDS]; /* newest first */
     bool no_feed;
-    int64_t feed_at_ns; /* not before */
+    int64_t feed_at_ns;   /* not before */
+    int64_t feed_hold_ns; /* nor before this: a push waits for the end of the last one */
     int64_t feed_backoff_ns;
     uint32_t poll_ms;
     uint32_t decide_ms;

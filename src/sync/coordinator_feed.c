@@ -160,8 +160,9 @@ int64_t heft__coordinator_feed_locked(heft_coordinator_t *c, int64_t now_ns)
         heft__round_is_poisoned(&c->round, &slot, &why)) {
         return INT64_MAX; /* the end of the round, or whatever it is, wakes the ticker */
     }
-    if (now_ns < c->feed_at_ns) {
-        return c->feed_at_ns;
+    const int64_t not_before_ns = heft__max_i64(c->feed_at_ns, c->feed_hold_ns);
+    if (now_ns < not_before_ns) {
+        return not_before_ns;
     }
     c->feed_at_ns = now_ns + LOOK_NS;
     if (!has_feeder_and_joiner(c, now_ns)) {

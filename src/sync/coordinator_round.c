@@ -216,7 +216,7 @@ static bool wait_fed(heft_coordinator_t *c, heft__call_t *call, heft__round_kind
     if (!was_waiting) {
         call->deadline_ns = now + (int64_t)c->decide_ms * MS;
     }
-    c->feed_at_ns = heft__max_i64(c->feed_at_ns, call->deadline_ns); /* no other one before it */
+    c->feed_hold_ns = heft__max_i64(c->feed_hold_ns, call->deadline_ns);
     call->waits = heft__round_is_feeding(&c->round) ? HEFT__WAIT_FED : HEFT__WAIT_NONE;
     return call->waits == HEFT__WAIT_FED;
 }
@@ -228,6 +228,7 @@ static void begin_round(heft_coordinator_t *c, heft__call_t *call, heft__round_k
         return;
     }
     c->feed_at_ns = 0;
+    c->feed_hold_ns = 0;
     heft_error_t err = HEFT_ERROR_INIT;
     uint32_t *slots = NULL;
     if (find_slots(c, begin, &slots, &err) != HEFT_OK) {

@@ -200,8 +200,12 @@ class Operations(Case):
         ranks = self.serve_all()
         thread, results = self.slow_push(1)
         self.coordinator.child.terminate()
+        end = time.monotonic() + DEADLINE_S
+        while not json.loads(self.get("/v1/status")).get("draining"):
+            self.assertLess(time.monotonic(), end)
         refused = run("push", self.model, "--url", self.url, "--version", "2")
-        self.assertNotEqual(refused.returncode, 0)
+        self.assertEqual(refused.returncode, 5)
+        self.assertIn("the coordinator is shutting down and begins no more rounds", refused.stderr)
         self.assertEqual(self.coordinator.child.wait(DEADLINE_S), 0)
         thread.join(DEADLINE_S)
         self.assertEqual(json.loads(results[0].stdout)["state"], "committed", results[0])
