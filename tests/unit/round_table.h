@@ -21,6 +21,16 @@ typedef struct table {
     int64_t now;
 } table_t;
 
+/* Every test has a table of its own in *state, and seats members at it with set_table. */
+static inline int lay_table(void **state)
+{
+    static table_t table;
+    memset(&table, 0, sizeof table);
+    *state = &table;
+    return 0;
+}
+#define TABLE_TEST(test) cmocka_unit_test_setup(test, lay_table)
+
 static inline void seat(table_t *t, uint32_t slot, bool fresh)
 {
     const heft__role_t role = slot == 0 ? HEFT__ROLE_SOURCE : HEFT__ROLE_DESTINATION;

@@ -7,9 +7,7 @@
 
 static void phase_order_recorded(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 3);
     to_flip(t, 3);
     flip_ok(t, 1);
@@ -35,9 +33,7 @@ static void phase_order_recorded(void **state)
 
 static void record_that_cannot_be_written_means_no_round(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     set_table(t, 2);
     hear_all(t, 2);
@@ -53,9 +49,7 @@ static void record_that_cannot_be_written_means_no_round(void **state)
 
 static void cancel_while_begin_is_written_aborts_at_once(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     set_table(t, 2);
     hear_all(t, 2);
@@ -72,9 +66,7 @@ static void cancel_while_begin_is_written_aborts_at_once(void **state)
 
 static void new_process_is_named(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 3);
     to_pause(t, 3);
     seat(t, 2, true);
@@ -90,9 +82,7 @@ static void new_process_is_named(void **state)
 
 static void source_is_not_needed_after_staging(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 2);
     to_pause(t, 2);
     seat(t, 0, true); /* a new process */
@@ -109,9 +99,7 @@ static void source_is_not_needed_after_staging(void **state)
 
 static void changed_binding_fails_the_round(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 2);
     to_pause(t, 2);
     heft__round_bind(&t->round, 1, false, t->now);
@@ -123,9 +111,7 @@ static void changed_binding_fails_the_round(void **state)
 
 static void silence_and_deadlines_name_the_member(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 3);
     to_prepare(t, 3);
     t->now += 20 * S;
@@ -150,9 +136,7 @@ static void silence_and_deadlines_name_the_member(void **state)
 
 static void late_report_changes_nothing(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     set_table(t, 2);
     to_stage(t, 2);
@@ -167,9 +151,7 @@ static void late_report_changes_nothing(void **state)
 
 static void sources_stop_before_receivers_drop(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 3);
     to_stage(t, 3);
     say(t, 2, HEFT__PHASE_STAGE, HEFT__RESULT_FAILED, HEFT__STATE_STAGING);
@@ -185,9 +167,7 @@ static void sources_stop_before_receivers_drop(void **state)
 
 static void dead_source_is_proven_by_its_receivers(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 3);
     to_stage(t, 3);
     seat(t, 0, true);
@@ -200,9 +180,7 @@ static void dead_source_is_proven_by_its_receivers(void **state)
 
 static void transfer_unknown_touches_nothing(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     int32_t slot;
     const char *why;
@@ -251,9 +229,7 @@ static void transfer_unknown_touches_nothing(void **state)
 /* Its receivers shut it out as soon as nothing more is to be expected of it. */
 static void silent_source_is_fenced_by_its_receivers(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 3);
     to_stage(t, 3);
     t->now += 31 * S;
@@ -278,9 +254,7 @@ static void silent_source_is_fenced_by_its_receivers(void **state)
 /* One that is in contact is believed, until it takes too long. */
 static void slow_source_is_fenced_after_the_deadline(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 3);
     to_stage(t, 3);
     heft__round_cancel(&t->round, t->now);
@@ -298,9 +272,7 @@ static void slow_source_is_fenced_after_the_deadline(void **state)
 
 static void restart_in_preparing_with_a_silent_source_aborts(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 3);
     to_prepare(t, 3);
     const heft__round_id_t id = t->round.id;
@@ -345,9 +317,7 @@ static void restart_in_preparing_with_a_silent_source_aborts(void **state)
 
 static void silent_receiver_is_fenced_by_its_source(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 3);
     to_stage(t, 3);
     t->now += 25 * S;
@@ -389,9 +359,7 @@ static void silent_receiver_is_fenced_by_its_source(void **state)
 
 static void version_rules(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     set_table(t, 3);
     hear_all(t, 3);
@@ -420,9 +388,7 @@ static void version_rules(void **state)
 
 static void lost_record_does_not_go_back(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     set_table(t, 2);
     t->round.committed_version = 0;
@@ -435,9 +401,7 @@ static void lost_record_does_not_go_back(void **state)
 
 static void numbers_of_orders_differ_between_lives(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 2);
     to_prepare(t, 2);
     const int64_t last = t->members[0].order_seq;
@@ -476,9 +440,7 @@ static void put_back(table_t *t, heft__decision_t decision, bool in_doubt)
 
 static void restart_with_commit_flips(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     put_back(t, HEFT__DECISION_COMMIT, false);
     EXPECT_STATE(HEFT__ROUND_FLIPPING);
     EXPECT_ORDER(1, HEFT__PHASE_FLIP);
@@ -500,9 +462,7 @@ static void restart_with_commit_flips(void **state)
  * version, whatever phases it went through. */
 static void restart_resumes_none_that_was_released_unflipped(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     put_back(t, HEFT__DECISION_COMMIT, false);
     t->serving[1] = false;
     ok(t, 1, HEFT__PHASE_RELEASE, HEFT__STATE_IDLE);
@@ -517,9 +477,7 @@ static void restart_resumes_none_that_was_released_unflipped(void **state)
 /* Its machine slept; it pushes before it has polled again. */
 static void contact_of_a_source_counts_from_the_begin_of_a_round(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     set_table(t, 2);
     hear_all(t, 2);
@@ -539,9 +497,7 @@ static void contact_of_a_source_counts_from_the_begin_of_a_round(void **state)
 
 static void restart_without_record_stops_and_aborts(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     put_back(t, HEFT__DECISION_NONE, false);
     EXPECT_STATE(HEFT__ROUND_STOPPING);
     EXPECT_ORDER(0, HEFT__PHASE_ABORT);
@@ -556,9 +512,7 @@ static void restart_without_record_stops_and_aborts(void **state)
 
 static void restart_in_doubt_stays_poisoned(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     put_back(t, HEFT__DECISION_NONE, true);
     EXPECT_STATE(HEFT__ROUND_UNKNOWN);
@@ -572,9 +526,7 @@ static void restart_in_doubt_stays_poisoned(void **state)
 
 static void restart_waits_for_members_that_have_not_come_back(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     set_table(t, 2);
     t->members[2] = (heft__round_member_t){ .used = true, .role = HEFT__ROLE_DESTINATION };
@@ -591,30 +543,30 @@ static void restart_waits_for_members_that_have_not_come_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(phase_order_recorded),
-        cmocka_unit_test(record_that_cannot_be_written_means_no_round),
-        cmocka_unit_test(cancel_while_begin_is_written_aborts_at_once),
-        cmocka_unit_test(new_process_is_named),
-        cmocka_unit_test(source_is_not_needed_after_staging),
-        cmocka_unit_test(changed_binding_fails_the_round),
-        cmocka_unit_test(silence_and_deadlines_name_the_member),
-        cmocka_unit_test(late_report_changes_nothing),
-        cmocka_unit_test(sources_stop_before_receivers_drop),
-        cmocka_unit_test(dead_source_is_proven_by_its_receivers),
-        cmocka_unit_test(transfer_unknown_touches_nothing),
-        cmocka_unit_test(silent_source_is_fenced_by_its_receivers),
-        cmocka_unit_test(slow_source_is_fenced_after_the_deadline),
-        cmocka_unit_test(restart_in_preparing_with_a_silent_source_aborts),
-        cmocka_unit_test(silent_receiver_is_fenced_by_its_source),
-        cmocka_unit_test(version_rules),
-        cmocka_unit_test(lost_record_does_not_go_back),
-        cmocka_unit_test(numbers_of_orders_differ_between_lives),
-        cmocka_unit_test(restart_with_commit_flips),
-        cmocka_unit_test(restart_resumes_none_that_was_released_unflipped),
-        cmocka_unit_test(contact_of_a_source_counts_from_the_begin_of_a_round),
-        cmocka_unit_test(restart_without_record_stops_and_aborts),
-        cmocka_unit_test(restart_in_doubt_stays_poisoned),
-        cmocka_unit_test(restart_waits_for_members_that_have_not_come_back),
+        TABLE_TEST(phase_order_recorded),
+        TABLE_TEST(record_that_cannot_be_written_means_no_round),
+        TABLE_TEST(cancel_while_begin_is_written_aborts_at_once),
+        TABLE_TEST(new_process_is_named),
+        TABLE_TEST(source_is_not_needed_after_staging),
+        TABLE_TEST(changed_binding_fails_the_round),
+        TABLE_TEST(silence_and_deadlines_name_the_member),
+        TABLE_TEST(late_report_changes_nothing),
+        TABLE_TEST(sources_stop_before_receivers_drop),
+        TABLE_TEST(dead_source_is_proven_by_its_receivers),
+        TABLE_TEST(transfer_unknown_touches_nothing),
+        TABLE_TEST(silent_source_is_fenced_by_its_receivers),
+        TABLE_TEST(slow_source_is_fenced_after_the_deadline),
+        TABLE_TEST(restart_in_preparing_with_a_silent_source_aborts),
+        TABLE_TEST(silent_receiver_is_fenced_by_its_source),
+        TABLE_TEST(version_rules),
+        TABLE_TEST(lost_record_does_not_go_back),
+        TABLE_TEST(numbers_of_orders_differ_between_lives),
+        TABLE_TEST(restart_with_commit_flips),
+        TABLE_TEST(restart_resumes_none_that_was_released_unflipped),
+        TABLE_TEST(contact_of_a_source_counts_from_the_begin_of_a_round),
+        TABLE_TEST(restart_without_record_stops_and_aborts),
+        TABLE_TEST(restart_in_doubt_stays_poisoned),
+        TABLE_TEST(restart_waits_for_members_that_have_not_come_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

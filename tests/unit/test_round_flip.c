@@ -6,9 +6,7 @@
 
 static void decision_unwritable_aborts(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 3);
     to_decide(t, 3);
     heft__round_written(&t->round, t->round.write_ticket, HEFT__WRITTEN_FAILED, t->now);
@@ -20,9 +18,7 @@ static void decision_unwritable_aborts(void **state)
 
 static void decision_perhaps_written_only_goes_forward(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     set_table(t, 3);
     to_decide(t, 3);
@@ -49,9 +45,7 @@ static void decision_perhaps_written_only_goes_forward(void **state)
 
 static void decision_that_hangs_is_waited_for(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 3);
     to_decide(t, 3);
     const int64_t ticket = t->round.wait_ticket;
@@ -64,9 +58,7 @@ static void decision_that_hangs_is_waited_for(void **state)
 
 static void subset_needs_others_stopped(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     const uint32_t subset[] = { 1, 2 };
     for (int stopped = 0; stopped < 2; stopped++) {
@@ -114,9 +106,7 @@ static void subset_needs_others_stopped(void **state)
 
 static void flip_fails_everywhere_revoked(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 3);
     to_flip(t, 3);
     refuse_twice(t, 1);
@@ -135,9 +125,7 @@ static void flip_fails_everywhere_revoked(void **state)
 
 static void revoke_that_cannot_be_written_is_unknown(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 3);
     to_flip(t, 3);
     refuse_twice(t, 1);
@@ -155,9 +143,7 @@ static void revoke_that_cannot_be_written_is_unknown(void **state)
 
 static void repeated_refusal_of_the_first_order_is_no_second_one(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 2);
     to_flip(t, 2);
     const int64_t first = t->members[1].order_seq;
@@ -179,9 +165,7 @@ static void repeated_refusal_of_the_first_order_is_no_second_one(void **state)
 
 static void split_fleet_serves_one_version(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     set_table(t, 4);
     to_flip(t, 4);
@@ -203,9 +187,7 @@ static void split_fleet_serves_one_version(void **state)
 
 static void unknown_outranks_a_split(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 4);
     to_flip(t, 4);
     flip_ok(t, 1);
@@ -221,9 +203,7 @@ static void unknown_outranks_a_split(void **state)
 
 static void silent_member_that_flipped_after_all_commits(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     int32_t slot;
     const char *why;
     set_table(t, 3);
@@ -242,9 +222,7 @@ static void silent_member_that_flipped_after_all_commits(void **state)
 
 static void member_that_returns_anew_in_flip_is_partial(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     set_table(t, 3);
     to_flip(t, 3);
@@ -272,9 +250,7 @@ static void member_that_returns_anew_in_flip_is_partial(void **state)
 
 static void resume_failure_engine_down(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 2);
     to_flip(t, 2);
     flip_ok(t, 1);
@@ -290,9 +266,7 @@ static void resume_failure_engine_down(void **state)
 
 static void release_failure_warns_and_blocks(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     set_table(t, 2);
     to_flip(t, 2);
@@ -364,9 +338,7 @@ static void killed_after_the_commit_joins_late(void **state)
 
 static void late_flip_after_abort_counted(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     int32_t slot;
     const char *why;
     set_table(t, 2);
@@ -383,21 +355,21 @@ static void late_flip_after_abort_counted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decision_unwritable_aborts),
-        cmocka_unit_test(decision_perhaps_written_only_goes_forward),
-        cmocka_unit_test(decision_that_hangs_is_waited_for),
-        cmocka_unit_test(subset_needs_others_stopped),
-        cmocka_unit_test(flip_fails_everywhere_revoked),
-        cmocka_unit_test(revoke_that_cannot_be_written_is_unknown),
-        cmocka_unit_test(repeated_refusal_of_the_first_order_is_no_second_one),
-        cmocka_unit_test(split_fleet_serves_one_version),
-        cmocka_unit_test(unknown_outranks_a_split),
-        cmocka_unit_test(silent_member_that_flipped_after_all_commits),
-        cmocka_unit_test(member_that_returns_anew_in_flip_is_partial),
-        cmocka_unit_test(resume_failure_engine_down),
-        cmocka_unit_test(release_failure_warns_and_blocks),
-        cmocka_unit_test(killed_after_the_commit_joins_late),
-        cmocka_unit_test(late_flip_after_abort_counted),
+        TABLE_TEST(decision_unwritable_aborts),
+        TABLE_TEST(decision_perhaps_written_only_goes_forward),
+        TABLE_TEST(decision_that_hangs_is_waited_for),
+        TABLE_TEST(subset_needs_others_stopped),
+        TABLE_TEST(flip_fails_everywhere_revoked),
+        TABLE_TEST(revoke_that_cannot_be_written_is_unknown),
+        TABLE_TEST(repeated_refusal_of_the_first_order_is_no_second_one),
+        TABLE_TEST(split_fleet_serves_one_version),
+        TABLE_TEST(unknown_outranks_a_split),
+        TABLE_TEST(silent_member_that_flipped_after_all_commits),
+        TABLE_TEST(member_that_returns_anew_in_flip_is_partial),
+        TABLE_TEST(resume_failure_engine_down),
+        TABLE_TEST(release_failure_warns_and_blocks),
+        TABLE_TEST(killed_after_the_commit_joins_late),
+        TABLE_TEST(late_flip_after_abort_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

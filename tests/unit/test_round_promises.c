@@ -6,9 +6,7 @@
 
 static void prepare_timeout_no_pause(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 3);
     to_prepare(t, 3);
     stay(t, 61 * S, 3);
@@ -28,9 +26,7 @@ static void prepare_timeout_no_pause(void **state)
 /* Both are ordered at once, so that two slow ones take the time of one. */
 static void destinations_run_concurrently(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 4);
     to_stage(t, 4);
     ok(t, 0, HEFT__PHASE_STAGE, HEFT__STATE_SENT);
@@ -52,9 +48,7 @@ static void destinations_run_concurrently(void **state)
 /* The order comes again until a report answers it; nothing is done twice. */
 static void poll_reply_lost(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 3);
     to_pause(t, 3);
     const int64_t seq = t->members[1].order_seq;
@@ -82,9 +76,7 @@ static void poll_reply_lost(void **state)
 /* Silent beyond the contact time, with its flip done: the next report decides. */
 static void flip_reply_lost_commits(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 3);
     to_flip(t, 3);
     flip_ok(t, 1);
@@ -96,9 +88,7 @@ static void flip_reply_lost_commits(void **state)
 
 static void engine_resumes_all_ranks(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 4);
     to_flip(t, 4);
     flip_ok(t, 1);
@@ -117,9 +107,7 @@ static void engine_resumes_all_ranks(void **state)
 /* What was canceled while a transfer ran is no better known than after a timeout. */
 static void cancel_in_stage_unknown(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 3);
     to_stage(t, 3);
     heft__round_cancel(&t->round, t->now);
@@ -146,9 +134,7 @@ static heft_status_t begin_status(table_t *t, int64_t version)
 /* The next round starts when the last one has let everybody go. */
 static void cancel_awaits_release(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 3);
     to_pause(t, 3);
     heft__round_cancel(&t->round, t->now);
@@ -165,9 +151,7 @@ static void cancel_awaits_release(void **state)
 
 static void aborted_version_retried(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 2);
     to_prepare(t, 2);
     const heft__round_id_t first = t->round.id;
@@ -216,9 +200,7 @@ static void version_regress(void **state)
  * more than to look at its plan. */
 static void version_conflict(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 3);
     hear_all(t, 3);
     assert_int_equal(begin_status(t, 7), HEFT_OK);
@@ -242,9 +224,7 @@ static void version_conflict(void **state)
 /* The committed version with the same bytes: success, and nobody is told to move. */
 static void version_same_noop(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     set_table(t, 3);
     hear_all(t, 3);
     assert_int_equal(begin_status(t, 7), HEFT_OK);
@@ -345,9 +325,7 @@ static void to_in_place_flip(table_t *t)
 
 static void in_place_sources_send_when_receivers_are_armed(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     to_in_place_flip(t);
     EXPECT_ORDER(0, HEFT__PHASE_PREPARE);
     assert_int_equal(t->round.deadline_ns, t->now + 120 * S); /* flip and stage */
@@ -363,9 +341,7 @@ static void in_place_sources_send_when_receivers_are_armed(void **state)
 /* The source dies inside the flip: both are suspect, and neither is retried. */
 static void in_place_source_dies_in_flip(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     to_in_place_flip(t);
     for (uint32_t i = 1; i < 3; i++) {
@@ -391,9 +367,7 @@ static void in_place_source_dies_in_flip(void **state)
  * once that their time is over, and do not wait for the deadline of a whole stage. */
 static void in_place_source_falls_silent_in_flip(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     int64_t seqs[3];
     to_in_place_flip(t);
     for (uint32_t i = 1; i < 3; i++) {
@@ -432,23 +406,23 @@ static void in_place_source_falls_silent_in_flip(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(prepare_timeout_no_pause),
-        cmocka_unit_test(destinations_run_concurrently),
-        cmocka_unit_test(poll_reply_lost),
-        cmocka_unit_test(flip_reply_lost_commits),
-        cmocka_unit_test(engine_resumes_all_ranks),
-        cmocka_unit_test(cancel_in_stage_unknown),
-        cmocka_unit_test(cancel_awaits_release),
-        cmocka_unit_test(aborted_version_retried),
-        cmocka_unit_test(version_missing),
-        cmocka_unit_test(version_regress),
-        cmocka_unit_test(version_conflict),
-        cmocka_unit_test(version_same_noop),
-        cmocka_unit_test(release_on_every_path),
-        cmocka_unit_test(every_wait_has_a_deadline),
-        cmocka_unit_test(in_place_sources_send_when_receivers_are_armed),
-        cmocka_unit_test(in_place_source_dies_in_flip),
-        cmocka_unit_test(in_place_source_falls_silent_in_flip),
+        TABLE_TEST(prepare_timeout_no_pause),
+        TABLE_TEST(destinations_run_concurrently),
+        TABLE_TEST(poll_reply_lost),
+        TABLE_TEST(flip_reply_lost_commits),
+        TABLE_TEST(engine_resumes_all_ranks),
+        TABLE_TEST(cancel_in_stage_unknown),
+        TABLE_TEST(cancel_awaits_release),
+        TABLE_TEST(aborted_version_retried),
+        TABLE_TEST(version_missing),
+        TABLE_TEST(version_regress),
+        TABLE_TEST(version_conflict),
+        TABLE_TEST(version_same_noop),
+        TABLE_TEST(release_on_every_path),
+        TABLE_TEST(every_wait_has_a_deadline),
+        TABLE_TEST(in_place_sources_send_when_receivers_are_armed),
+        TABLE_TEST(in_place_source_dies_in_flip),
+        TABLE_TEST(in_place_source_falls_silent_in_flip),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

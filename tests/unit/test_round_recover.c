@@ -54,9 +54,7 @@ static void finish(table_t *t, uint32_t n)
 
 static void poisoned_begin_refused(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     to_split(t);
     EXPECT_STATUS(begin(t, 9, &err), HEFT_ERR_POISONED);
@@ -66,9 +64,7 @@ static void poisoned_begin_refused(void **state)
 
 static void recover_claim_checked(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     to_split(t);
     for (int claim = HEFT__CLAIM_RESTARTED; claim <= HEFT__CLAIM_REFILL; claim++) {
@@ -86,9 +82,7 @@ static void recover_claim_checked(void **state)
 
 static void recover_retry_finishes(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     int32_t slot;
     const char *why;
@@ -116,9 +110,7 @@ static void recover_retry_finishes(void **state)
 
 static void retry_that_is_refused_again_changes_nothing(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     to_split(t);
     EXPECT_STATUS(recover(t, 1, HEFT__CLAIM_RETRY, &err), HEFT_OK);
@@ -135,9 +127,7 @@ static void retry_that_is_refused_again_changes_nothing(void **state)
 
 static void retry_of_a_silent_member_ends(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     to_split(t);
     EXPECT_STATUS(recover(t, 1, HEFT__CLAIM_RETRY, &err), HEFT_OK);
@@ -152,9 +142,7 @@ static void retry_of_a_silent_member_ends(void **state)
 
 static void retry_needs_the_same_process_and_a_commit(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     to_split(t);
     t->live[1] = 0;
@@ -172,9 +160,7 @@ static void retry_needs_the_same_process_and_a_commit(void **state)
 /* All refused, one of them left: what that one did is not known, so nothing is revoked. */
 static void nothing_is_revoked_after_a_departure(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     set_table(t, 4);
     to_flip(t, 4);
@@ -244,9 +230,7 @@ static void catch_up_to_flip(table_t *t, int64_t v)
 
 static void refill_brings_a_suspect_member_back(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     int32_t slot;
     const char *why;
@@ -272,9 +256,7 @@ static void refill_brings_a_suspect_member_back(void **state)
 
 static void refill_by_the_next_version_and_a_second_failure(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     to_broken(t);
     EXPECT_STATUS(recover(t, 1, HEFT__CLAIM_REFILL, &err), HEFT_OK);
@@ -290,9 +272,7 @@ static void refill_by_the_next_version_and_a_second_failure(void **state)
 
 static void refill_needs_contact_and_an_outcome(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     set_table(t, 4);
     to_flip(t, 4);
@@ -312,9 +292,7 @@ static void refill_needs_contact_and_an_outcome(void **state)
  */
 static void live_mismatch_poisons_until_refilled(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     set_table(t, 4);
     hear_all(t, 4);
@@ -374,9 +352,7 @@ static void say_old(table_t *t, uint32_t slot, heft__round_id_t id, heft__phase_
 
 static void state_file_lost_cooperative(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     /* one has flipped: the commit was durable, and the others follow */
     set_table(t, 4);
@@ -430,9 +406,7 @@ static void state_file_lost_cooperative(void **state)
 /* One never comes back: the operator ends those that are left, and says so. */
 static void found_round_ends_with_its_last_member(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     int32_t slot;
     const char *why;
@@ -458,9 +432,7 @@ static void found_round_ends_with_its_last_member(void **state)
  * next one: it would never be idle otherwise. */
 static void source_of_a_forgotten_round_is_let_go(void **state)
 {
-    (void)state;
-    table_t table;
-    table_t *t = &table;
+    table_t *t = *state;
     heft_error_t err = HEFT_ERROR_INIT;
     set_table(t, 2);
     hear_all(t, 2);
@@ -491,20 +463,20 @@ static void source_of_a_forgotten_round_is_let_go(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(poisoned_begin_refused),
-        cmocka_unit_test(recover_claim_checked),
-        cmocka_unit_test(recover_retry_finishes),
-        cmocka_unit_test(retry_that_is_refused_again_changes_nothing),
-        cmocka_unit_test(retry_of_a_silent_member_ends),
-        cmocka_unit_test(retry_needs_the_same_process_and_a_commit),
-        cmocka_unit_test(nothing_is_revoked_after_a_departure),
-        cmocka_unit_test(refill_brings_a_suspect_member_back),
-        cmocka_unit_test(refill_by_the_next_version_and_a_second_failure),
-        cmocka_unit_test(refill_needs_contact_and_an_outcome),
-        cmocka_unit_test(live_mismatch_poisons_until_refilled),
-        cmocka_unit_test(state_file_lost_cooperative),
-        cmocka_unit_test(found_round_ends_with_its_last_member),
-        cmocka_unit_test(source_of_a_forgotten_round_is_let_go),
+        TABLE_TEST(poisoned_begin_refused),
+        TABLE_TEST(recover_claim_checked),
+        TABLE_TEST(recover_retry_finishes),
+        TABLE_TEST(retry_that_is_refused_again_changes_nothing),
+        TABLE_TEST(retry_of_a_silent_member_ends),
+        TABLE_TEST(retry_needs_the_same_process_and_a_commit),
+        TABLE_TEST(nothing_is_revoked_after_a_departure),
+        TABLE_TEST(refill_brings_a_suspect_member_back),
+        TABLE_TEST(refill_by_the_next_version_and_a_second_failure),
+        TABLE_TEST(refill_needs_contact_and_an_outcome),
+        TABLE_TEST(live_mismatch_poisons_until_refilled),
+        TABLE_TEST(state_file_lost_cooperative),
+        TABLE_TEST(found_round_ends_with_its_last_member),
+        TABLE_TEST(source_of_a_forgotten_round_is_let_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
