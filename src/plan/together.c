@@ -9,7 +9,8 @@
 
 #include <string.h>
 
-enum { MAX_CAPTURES = 8 };
+/* Patterns come from files and peers: what one costs is bounded. */
+enum { MAX_CAPTURES = 8, MAX_STARS = 8, MAX_STEPS = 100000 };
 
 typedef struct span {
     const char *data;
@@ -21,6 +22,7 @@ typedef struct captures {
     span_t name[MAX_CAPTURES];
     span_t value[MAX_CAPTURES];
     uint32_t n;
+    uint32_t n_stars; /* of the pattern, while it is checked */
 } captures_t;
 
 static bool is_equal(span_t a, span_t b)
@@ -86,20 +88,24 @@ static bool match_token(span_t pattern, span_t token, captures_t *captures)
     return capture(captures, name, value);
 }
 
-/* The depth is bounded by the tokens of the pattern. */
-static bool match(span_t pattern, span_t name, captures_t *captures)
+/* The depth is bounded by the stars of the pattern; *steps counts down, at 0 nothing matches. */
+static bool match(span_t pattern, span_t name, captures_t *captures, uint32_t *steps)
 {
     while (pattern.len > 0) {
         const span_t first = token_of(pattern);
         const span_t rest = behind(pattern, first);
+        if (*steps == 0) {
+            return false;
+        }
+        --*steps;
         if (first.len == 1 && first.data[0] == '*') {
             const captures_t before = *captures;
             for (;;) {
-                if (match(rest, name, captures)) {
+                if (match(rest, name, captures, steps)) {
                     return true;
                 }
                 *captures = before;
-                if (name.len == 0) {
+                if (name.len == 0 || *steps == 0) {
                     return false;
                 }
                 name = behind(name, token_of(name));
@@ -142,6 +148,12 @@ static heft_status_t check_pattern(span_t pattern, captures_t *found, heft_error
             return heft__error_set(err, HEFT_ERR_ARGUMENT,
                                    "together: \"%.*s\": a token may have one part in braces",
                                    (int)pattern.len, pattern.data);
+        }
+        found->n_stars += token.len == 1 && token.data[0] == '*';
+        if (found->n_stars > MAX_STARS) {
+            return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                                   "together: \"%.*s\" has more than %d `*`", (int)pattern.len,
+                                   pattern.data, (int)MAX_STARS);
         }
         if (is_split && found->n == MAX_CAPTURES) {
             return heft__error_set(err, HEFT_ERR_ARGUMENT,
@@ -256,9 +268,14 @@ static heft_status_t join_rank(joiner_t *j, const heft__plan_rank_t *rank, uint8
         for (uint32_t p = 0; p < rank->n_params && status == HEFT_OK; p++) {
             const char *name = rank->params[p].name;
             captures_t captures = { .n = 0 };
-            if (match(pattern, (span_t){ name, strlen(name) }, &captures)) {
+            uint32_t steps = MAX_STEPS;
+            if (match(pattern, (span_t){ name, strlen(name) }, &captures, &steps)) {
                 is_idle[k] = 0;
                 status = take_param(j, rank, p, &captures);
+            } else if (steps == 0) {
+                status = heft__error_set(j->err, HEFT_ERR_LIMIT,
+                                         "together: \"%.*s\" on \"%.80s\" takes more than %d steps",
+                                         (int)pattern.len, pattern.data, name, (int)MAX_STEPS);
             }
         }
     }

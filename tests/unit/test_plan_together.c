@@ -126,6 +126,7 @@ static void patterns_that_cannot_be_are_refused(void **state)
         { "a.l}.w", "one part in braces" },
         { "a.{l}{k}.w", "one part in braces" },
         { "{a}.{b}.{c}.{d}.{e}.{f}.{g}.{h}.{i}", "more than 8" },
+        { "*.*.*.*.*.*.*.*.*.w", "more than 8 `*`" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         fx_t fx;
@@ -135,6 +136,24 @@ static void patterns_that_cannot_be_are_refused(void **state)
         EXPECT_MESSAGE(rows[i].message);
         fx_fini(&fx);
     }
+}
+
+static void what_a_pattern_costs_is_bounded(void **state)
+{
+    (void)state;
+    char name[400] = "";
+    fx_t fx;
+    fx_init(&fx);
+    for (size_t i = 0; i + 2 < sizeof name; i += 2) {
+        memcpy(name + i, "a.", 2);
+    }
+    name[sizeof name - 3] = 'a';
+    name[sizeof name - 2] = '\0';
+    fx_copy(&fx, fx_param(&fx, name, "2"), fx_source(&fx, "s", "2"), "");
+    fx_except(&fx, HEFT_EXCEPTION_TOGETHER, "*.a.*.a.*.a.*.a.*.a.*.a.*.a.*.b", "hostile");
+    heft_error_t err = fx_plan(&fx, HEFT_ERR_LIMIT);
+    EXPECT_MESSAGE("takes more than 100000 steps");
+    fx_fini(&fx);
 }
 
 static const char source_json[] = "{\"heft_manifest\":1,\"side\":\"source\",\"tensors\":["
@@ -226,6 +245,7 @@ int main(void)
         cmocka_unit_test(parts_of_tokens_and_stars_are_matched),
         cmocka_unit_test(an_entry_that_joins_nothing_is_stale),
         cmocka_unit_test(patterns_that_cannot_be_are_refused),
+        cmocka_unit_test(what_a_pattern_costs_is_bounded),
         cmocka_unit_test(a_recipe_declares_groups),
         cmocka_unit_test(every_failed_allocation_is_survived),
     };
