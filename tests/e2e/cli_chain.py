@@ -188,6 +188,40 @@ class Megatron(ChainTest):
         self.assertFalse((self.dir / "out").exists())
 
 
+class ExpertSlots(ChainTest):
+    """Experts by an engine's table, busy ones more than once, in front of the engine's recipe."""
+
+    def test_slots_hold_the_experts_of_the_table(self):
+        config = dict(MOE, num_hidden_layers=3)
+        table = [[0, 1, 2, 3, 4, 5, 6, 7, 3, 3], [7, 6, 5, 4, 3, 2, 1, 0, 0, 1], [2, 2, 2, 0, 1, 3, 4, 5, 6, 7]]
+        model = self.dir / "model"
+        model.mkdir()
+        tensors = {name: pack(tensor) for name, tensor in hf_model(config).items()}
+        write_safetensors(model / "model.safetensors", tensors)
+        (model / "config.json").write_text(json.dumps(config))
+        (self.dir / "table.json").write_text(json.dumps(table))
+        engine = "hf-to-engine-qwen3-moe"
+        words = ["--recipe", "hf-to-hf-expert-slots", "--recipe", engine, "--let", f"table=@{self.dir / 'table.json'}"]
+        words += ["--let", f"{engine}.slots=10", *lets(tp=2, ep=2)]
+        self.heft("convert", model, self.dir / "out", *words)
+        for rank, got in enumerate(read_all(self.dir / "out").values()):
+            for layer, slots in enumerate(table):
+                _, shape, raw = got[f"model.layers.{layer}.mlp.experts.routed_experts.w2_weight"]
+                self.assertEqual(shape[0], 5)
+                size = len(raw) // 5
+                for place in range(5):
+                    expert = slots[5 * rank + place]
+                    want = tensors[f"model.layers.{layer}.mlp.experts.{expert}.down_proj.weight"][2]
+                    self.assertEqual(raw[place * size : (place + 1) * size], want, (rank, layer, place))
+        self.heft("convert", self.dir / "out", self.dir / "back", *words, "--reverse", "--like", model)
+        self.assertEqual(read_checkpoint(self.dir / "back"), tensors)
+        # an expert that stands nowhere is lost
+        table[1][0] = 6
+        (self.dir / "table.json").write_text(json.dumps(table))
+        done = self.heft("check", model, *words, code=1)
+        self.assertIn("model.layers.1.mlp.experts.7.", done.stdout)
+
+
 def read_ranks(folder):
     ranks = read_all(folder)
     return {f"{rank}.{name}": tensor for rank, tensors in ranks.items() for name, tensor in tensors.items()}

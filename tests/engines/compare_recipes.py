@@ -50,8 +50,9 @@ QWEN35_MOE = Family(
 
 
 class Row(NamedTuple):
-    """One family on one engine: the recipe, its lets, whether experts may be dealt to ranks, and how
-    many ranks there may be. published: experts in one tensor, names inside the model with vision."""
+    """One family on one engine: recipe and lets, whether experts may be dealt to ranks, how many ranks
+    there may be. published: experts in one tensor, names inside the model with vision.
+    """
 
     family: Family
     recipe: str
