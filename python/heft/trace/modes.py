@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from heft.trace.ops_make import FACTORIES
 from heft.trace.standin import StandIn
-from heft.trace.tracer import Tracer, tensors_in
+from heft.trace.tracer import Tracer, is_here, tensors_in
 
 _CPU = torch.device("cpu")
 
@@ -59,7 +59,7 @@ class CallMode(TorchFunctionMode):
         if self.tracer.is_closed:
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
-        if name in _MOVES and isinstance(args[0], torch.Tensor) and not _is_here(name):
+        if name in _MOVES and isinstance(args[0], torch.Tensor) and not is_here(name):
             return args[0]
         if (
             name in _POINTERS
@@ -91,14 +91,10 @@ _MOVES = {"cuda", "xpu", "hpu"}
 _POINTERS = {"data_ptr", "numpy", "tolist", "__array__", "__dlpack__", "untyped_storage", "storage"}
 
 
-def _is_here(device_type: str) -> bool:
-    return device_type in ("cpu", "meta") or torch.get_device_module(device_type).is_available()
-
-
 def _present(arg: Any) -> Any:
     """The CPU in place of a device this machine has not got: nothing is there to be moved."""
     if isinstance(arg, torch.device) or (isinstance(arg, str) and arg.split(":")[0] in _MOVES):
-        return arg if _is_here(torch.device(arg).type) else _CPU
+        return arg if is_here(torch.device(arg).type) else _CPU
     return arg
 
 

@@ -20,7 +20,7 @@ NOTHING = object()
 def fill_(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     dst, value = args[0], args[1] if len(args) > 1 else 0
     traced = isinstance(value, torch.Tensor) and tracer.ref(value) is not None
-    if traced and not is_cast_exact(value.dtype, dst.dtype, value.device):
+    if traced and not is_cast_exact(value.dtype, dst.dtype, tracer.is_on_cpu(value)):
         return fallback.record_opaque(tracer, func, args, kwargs, cast_name(value.dtype, dst.dtype))
     to = tracer.writable(dst)
     call = tracer.begin(func, (to, *args[1:]), kwargs)

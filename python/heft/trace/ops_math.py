@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Element-wise arithmetic as programs of a tape, with PyTorch's own roundings.
 
-A number beside a bf16 or f16 tensor: products and quotients are computed in f32 with the number as
-f32 and rounded once. Sums are too on a GPU; on a CPU the number is rounded to the tensor's dtype
-first. A quotient by a number is a product with its reciprocal on a GPU. All of it measured.
+A number beside a bf16 or f16 tensor, measured on a CPU: products and quotients are computed in f32
+with the number as f32, and rounded once; in sums the number is rounded to the tensor's dtype first.
+Other devices may do otherwise (reciprocals, other roundings of the number). There, only what comes
+to the same either way is a program, and the rest is opaque.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -70,9 +72,7 @@ def apply(
         meta = tracer.meta_call(func, args, kwargs)
         call = tracer.begin(func, args, kwargs)
         to, out = result(tracer, call, meta, srcs[0])
-    tracer.map(
-        call, to.region, regions, [*(Step("LOAD", arg=i) for i in range(len(srcs))), *program]
-    )
+    tracer.map(call, to.region, regions, program)
     return out
 
 
@@ -100,14 +100,21 @@ def rounded(value: float, dtype: torch.dtype) -> float:
     return float(torch.tensor(value, dtype=torch.float64).to(dtype))
 
 
-def immediate(code: str, value: float, dtype: torch.dtype, device: torch.device) -> list[Step]:
+def is_settled(code: str, value: float, dtype: torch.dtype, is_on_cpu: bool) -> bool:
+    """Whether it is known how the device rounds, or makes no difference."""
+    if is_on_cpu:
+        return True
+    if code == "DIV_IMM":
+        return math.frexp(value)[0] in (0.5, -0.5)  # a power of two has an exact reciprocal
+    return dtype not in HALVES or rounded(value, dtype) == value
+
+
+def immediate(code: str, value: float, dtype: torch.dtype) -> list[Step]:
     """top <op> number, in PyTorch's order of roundings."""
     wide = compute_dtype(dtype)
-    if code == "ADD_IMM" and dtype in HALVES and device.type == "cpu":
+    if code == "ADD_IMM" and dtype in HALVES:
         value = rounded(value, dtype)
-    if code == "DIV_IMM" and device.type != "cpu":
-        code, value = "MUL_IMM", float(1 / torch.tensor(value, dtype=wide))
-    steps = [Step(code, wide, imm=rounded(value, wide))]
+    steps = [Step("LOAD"), Step(code, wide, imm=rounded(value, wide))]
     return steps if wide == dtype else [*steps, Step("CAST", dtype)]
 
 
@@ -120,29 +127,36 @@ def with_number(
         or not traced_float(tracer, tensor)
         or dtype not in FLOATS
         or not can_load(tensor, dtype)
+        or not is_settled(code, value, dtype, tracer.is_on_cpu(tensor))
     ):
         return fallback.opaque(tracer, func, args, kwargs)
-    return apply(tracer, func, args, kwargs, [tensor], immediate(code, value, dtype, tensor.device))
+    return apply(tracer, func, args, kwargs, [tensor], immediate(code, value, dtype))
 
 
 @handles("aten::mul.Tensor", "aten::mul_.Tensor", "aten::mul.Scalar", "aten::mul_.Scalar")
 def mul(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     a, b = args[0], args[1]
-    for tensor, other in ((a, b), (b, a)):
-        value = as_number(tracer, other)
-        if value is not None and traced_float(tracer, tensor):
-            return with_number(tracer, func, args, kwargs, tensor, "MUL_IMM", value)
+    value = as_number(tracer, b)
+    if value is not None and traced_float(tracer, a):
+        return with_number(tracer, func, args, kwargs, a, "MUL_IMM", value)
+    value = as_number(tracer, a)
+    if value is not None and traced_float(tracer, b):
+        if b.dtype in HALVES:  # as the first operand it is rounded first; as the second it is not
+            value = rounded(value, b.dtype)
+        return with_number(tracer, func, args, kwargs, b, "MUL_IMM", value)
     if not (traced_float(tracer, a) and traced_float(tracer, b)):
         return fallback.opaque(tracer, func, args, kwargs)
     dtype = result_dtype(tracer, func, args, kwargs)
     if dtype not in FLOATS or not (can_load(a, dtype) and can_load(b, dtype)):
         return fallback.opaque(tracer, func, args, kwargs)
+    if dtype in HALVES and not tracer.is_on_cpu(a) and any(t.dtype != dtype for t in (a, b)):
+        return fallback.opaque(tracer, func, args, kwargs)  # a GPU may round a wider operand first
     wide = compute_dtype(dtype)
-    program = [Step("MUL", wide)] if wide == dtype else [Step("MUL", wide), Step("CAST", dtype)]
-    if dtype in HALVES and a.device.type != "cpu" and any(t.dtype != dtype for t in (a, b)):
-        return fallback.opaque(
-            tracer, func, args, kwargs
-        )  # a GPU rounds a wider scalar operand first
+    program = [Step("LOAD"), Step("LOAD", arg=1), Step("MUL", wide)]
+    if a.dim() == 0 and b.dim() > 0 and dtype in HALVES and a.dtype != dtype:
+        program.insert(1, Step("CAST", dtype))
+    if wide != dtype:
+        program.append(Step("CAST", dtype))
     return apply(tracer, func, args, kwargs, [a, b], program)
 
 
@@ -178,7 +192,7 @@ def unary(tracer: Tracer, func: Any, args: Any, kwargs: Any, steps: Any) -> Any:
         return fallback.opaque(tracer, func, args, kwargs)
     dtype = tensor.dtype
     wide = compute_dtype(dtype)
-    program = steps(wide)
+    program = [Step("LOAD"), *steps(wide)]
     return apply(
         tracer,
         func,

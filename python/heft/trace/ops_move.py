@@ -29,7 +29,7 @@ def result(tracer: Tracer, call: Call, meta: torch.Tensor, like: Any) -> tuple[R
 
 def can_cast(tracer: Tracer, src: Any, dst_dtype: torch.dtype) -> bool:
     """Whether src is a constant, or heft casts it to dst_dtype bit for bit."""
-    return tracer.ref(src) is None or is_cast_exact(src.dtype, dst_dtype, src.device)
+    return tracer.ref(src) is None or is_cast_exact(src.dtype, dst_dtype, tracer.is_on_cpu(src))
 
 
 handles("aten::_unsafe_view")(fallback.view)

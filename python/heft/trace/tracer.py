@@ -30,7 +30,8 @@ class Tracer:
     """Records one run of a loader. Dispatch may be called from any thread."""
 
     def __init__(self, device: torch.device, answers: Answers = _ONES) -> None:
-        self.device = device  # of sources and of what the loader makes, unless it says otherwise
+        self.target = device  # where the engine will load: its arithmetic counts
+        self.device = device if is_here(device.type) else torch.device("cpu")  # of stand-ins
         self.answers = answers  # when the loader asks for values
         self.buffers: list[Buffer] = []
         self.calls: list[Call] = []
@@ -236,6 +237,10 @@ class Tracer:
                 self.refused = (error, [repr(ref.buffer) for ref in refs if ref is not None])
             raise
 
+    def is_on_cpu(self, tensor: torch.Tensor) -> bool:
+        """Whether arithmetic on it happens on a CPU where the engine will load."""
+        return tensor.device.type == "cpu" and self.target.type == "cpu"
+
     def device_move(self, tensor: torch.Tensor) -> torch.Tensor:
         """.cuda(): there is no memory, so nothing moves."""
         return tensor
@@ -263,6 +268,11 @@ class Tracer:
                 return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}"
             frame = frame.f_back  # type: ignore[assignment]
         return "?"
+
+
+def is_here(device_type: str) -> bool:
+    """Whether this machine has such devices."""
+    return device_type in ("cpu", "meta") or torch.get_device_module(device_type).is_available()
 
 
 @functools.cache

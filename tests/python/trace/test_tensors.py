@@ -425,3 +425,47 @@ def test_index_written_twice_is_refused() -> None:
     model.p = param(4)
     with pytest.raises(TraceError, match="writes an index twice"):
         heft.trace(model, [("x", F32, (2,))])
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_arithmetic_is_a_program_where_the_rounding_is_known(device: str) -> None:
+    exact = {"a": lambda x: x * 2, "b": lambda x: x / 4, "c": lambda x: x + 1.5}
+    inexact = {"d": lambda x: x * 0.1, "e": lambda x: x / 3, "f": lambda x: x - 0.1}
+
+    def load(m: Bare, w: Any) -> None:
+        for name, compute in (exact | inexact).items():
+            m.get_parameter(name).copy_(compute(w["x"]))
+
+    model = Bare(load)
+    for name in exact | inexact:
+        data = torch.zeros(2, dtype=torch.bfloat16, device="meta")
+        model.register_parameter(name, nn.Parameter(data, requires_grad=False))
+    opaque = heft.trace(model, [("x", torch.bfloat16, (2,))], device=device).opaque
+    assert set(opaque) == (set() if device == "cpu" else set(inexact))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, F32])
+def test_scales_round_as_pytorch_rounds_them_in_either_order(dtype: torch.dtype) -> None:
+    tenth = torch.tensor(0.1)
+    computed = {
+        "a": lambda x, s: x * s,
+        "b": lambda x, s: s * x,
+        "c": lambda x, s: x * tenth,
+        "d": lambda x, s: tenth * x,
+        "e": lambda x, s: x * 0.1,
+        "f": lambda x, s: x / tenth,
+        "g": lambda x, s: x + tenth,
+        "h": lambda x, s: (x.float() * s).to(dtype),
+        "i": lambda x, s: x.clone().mul_(s),
+    }
+
+    def load(m: Bare, w: Any) -> None:
+        for name, compute in computed.items():
+            m.get_parameter(name).copy_(compute(w["x"], w["s"]))
+
+    model = Bare(load)
+    for name in computed:
+        model.register_parameter(name, param(500, dtype=dtype))
+    sources = {"x": torch.randn(500).to(dtype), "s": torch.tensor(0.7)}
+    traced = assert_same_as_loader(model, sources)
+    assert traced.opaque == {}
