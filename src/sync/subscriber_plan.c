@@ -311,13 +311,17 @@ heft_status_t heft__subscriber_provide_staging(heft_subscriber_t *sub,
 
 /* Manifests say nothing of shards yet, so each source would send everything. */
 static heft_status_t find_source(const heft__order_t *order, const char **digest_out,
-                                 heft_error_t *err)
+                                 heft__problems_t *problems, heft_error_t *err)
 {
     if (order->n_peers != 1) {
-        return heft__error_set(err, HEFT_ERR_UNSUPPORTED,
-                               "%u sources, this version takes exactly one (%s, %s, ...)",
-                               order->n_peers, order->n_peers > 0 ? order->peers[0].id : "",
-                               order->n_peers > 1 ? order->peers[1].id : "");
+        heft_status_t status = heft__error_set(
+            err, HEFT_ERR_UNSUPPORTED,
+            "%u sources, this version takes exactly one: %s, %s%s: end the others", order->n_peers,
+            order->n_peers > 0 ? order->peers[0].id : "",
+            order->n_peers > 1 ? order->peers[1].id : "", order->n_peers > 2 ? ", ..." : "");
+        (void)!heft__problems_add(problems, HEFT__PROBLEM_SIDE, NULL, "%s",
+                                  err != NULL ? err->message : "several sources");
+        return status;
     }
     *digest_out = order->peers[0].manifest;
     return HEFT_OK;
@@ -335,7 +339,7 @@ heft_status_t heft__subscriber_plan(heft_subscriber_t *sub, const heft__order_t 
                                     heft__problems_t *problems, bool *moved_out, heft_error_t *err)
 {
     const char *key = NULL;
-    heft_status_t status = find_source(order, &key, err);
+    heft_status_t status = find_source(order, &key, problems, err);
     if (status != HEFT_OK) {
         return status;
     }

@@ -164,8 +164,15 @@ static void read_cause(json_t *cause, heft__outcome_t *out)
     out->cause.rank = r >= 0 && r <= INT32_MAX ? (int32_t)r : -1;
 }
 
+static bool is_text(json_t *object, const char *key, const char *text)
+{
+    const char *value = json_string_value(json_object_get(object, key));
+    return value != NULL && strcmp(value, text) == 0;
+}
+
 static void read_problems(json_t *list, heft__outcome_t *out)
 {
+    bool has_side = false;
     for (size_t i = 0; i < json_array_size(list); i++) {
         json_t *problem = json_array_get(list, i);
         const json_int_t total = json_integer_value(json_object_get(problem, "total"));
@@ -173,7 +180,11 @@ static void read_problems(json_t *list, heft__outcome_t *out)
             out->n_problems += (uint32_t)total;
         }
         const char *text = json_string_value(json_array_get(json_object_get(problem, "items"), 0));
-        if (text != NULL && out->first_problem[0] == '\0') {
+        /* a side that is not as it should be explains much of what the others find */
+        const bool is_side = is_text(problem, "kind", "side");
+        const bool is_better = is_side && !has_side;
+        has_side = has_side || is_side;
+        if (text != NULL && (out->first_problem[0] == '\0' || is_better)) {
             char member[HEFT__ID_SIZE];
             copy_text(problem, "member", member, sizeof member);
             (void)snprintf(out->first_problem, sizeof out->first_problem, "%s: %s", member, text);
@@ -191,12 +202,6 @@ static void count_destinations(json_t *list, heft__outcome_t *out)
             out->n_destinations++;
         }
     }
-}
-
-static bool is_text(json_t *object, const char *key, const char *text)
-{
-    const char *value = json_string_value(json_object_get(object, key));
-    return value != NULL && strcmp(value, text) == 0;
 }
 
 /* Who has been given an order for the present phase and has not said that it is done. */

@@ -309,6 +309,35 @@ static void side_disagrees_with_itself(void **state)
     stop(&p);
 }
 
+/* Each of two sources holds a tensor of its own: no version is made of both yet. */
+static void several_sources_are_refused_and_named(void **state)
+{
+    (void)state;
+    static const tensor_t both[] = { BF16("a", 8), BF16("b", 8), BF16(NULL, 1) };
+    static const tensor_t second[] = { BF16("b", 8), BF16(NULL, 1) };
+    static const tensor_t first[] = { BF16("a", 8), BF16(NULL, 1) };
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_push_result_t result;
+    void *data[MAX_TENSORS];
+    pair_t p;
+    start(&p, same, first, both);
+    heft_manifest_t *other = make_manifest("source", second, data, 0x22);
+    heft_publisher_opts_t opts = HEFT_PUBLISHER_OPTS_INIT;
+    heft_publisher_t *pub = NULL;
+    opts.url = heft_coordinator_get_url(p.coordinator);
+    opts.rank = 1;
+    EXPECT_STATUS(heft_publisher_create(&opts, other, (const void *const *)data, &pub, &err),
+                  HEFT_OK);
+    assert_int_not_equal(heft_publisher_push(p.pub, 1, &result, &err), HEFT_OK);
+    assert_string_equal(result.state, "aborted");
+    EXPECT_MESSAGE("destination.heft.0.0: 2 sources, this version takes exactly one: "
+                   "source.heft.0.0, source.heft.0.1: end the others");
+    assert_int_equal(atomic_load(&p.receivers[0].n_paused), 0);
+    heft_publisher_destroy(pub);
+    free_side(other, data);
+    stop(&p);
+}
+
 static void zero_byte_plan_refused(void **state)
 {
     (void)state;
@@ -402,12 +431,19 @@ static void metrics_survive_release(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(name_only_on_source),    cmocka_unit_test(name_only_on_destination),
-        cmocka_unit_test(shape_mismatch),         cmocka_unit_test(dtype_same_size_mismatch),
-        cmocka_unit_test(attribute_mismatch),     cmocka_unit_test(padded_size_mismatch),
-        cmocka_unit_test(all_problems_reported),  cmocka_unit_test(side_disagrees_with_itself),
-        cmocka_unit_test(zero_byte_plan_refused), cmocka_unit_test(staging_too_small),
-        cmocka_unit_test(scalar_tensor_moves),    cmocka_unit_test(metrics_survive_release),
+        cmocka_unit_test(name_only_on_source),
+        cmocka_unit_test(name_only_on_destination),
+        cmocka_unit_test(shape_mismatch),
+        cmocka_unit_test(dtype_same_size_mismatch),
+        cmocka_unit_test(attribute_mismatch),
+        cmocka_unit_test(padded_size_mismatch),
+        cmocka_unit_test(all_problems_reported),
+        cmocka_unit_test(side_disagrees_with_itself),
+        cmocka_unit_test(several_sources_are_refused_and_named),
+        cmocka_unit_test(zero_byte_plan_refused),
+        cmocka_unit_test(staging_too_small),
+        cmocka_unit_test(scalar_tensor_moves),
+        cmocka_unit_test(metrics_survive_release),
     };
     const char *level = getenv("HEFT_TEST_LOG");
     heft__log_max_level = level != NULL ? atoi(level) : -1;
