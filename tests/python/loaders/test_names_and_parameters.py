@@ -377,13 +377,26 @@ def test_fill_after_the_copy_is_refused_by_the_proof() -> None:
     assert heft.FindingKind.UNUSED in kinds
 
 
-def test_platform_a_loader_was_traced_under_is_in_its_attributes() -> None:
-    def load(model, weights):
-        model.p.zero_()
-        model.p[:3] = weights["x"]
+def traced_on(platform: str) -> heft.trace.Trace:
+    """A loader that pads 3 rows to 4 when the platform is the CPU."""
+    rows = 4 if platform == "cpu" else 3
 
-    traced = trace(load, {"x": f32(3)}, {"p": f32(4)}, attrs={"platform": "cpu"})
-    assert traced.attrs["platform"] == "cpu"
+    def load(model, weights):
+        model.p[:3] = weights["x"]
+        model.p[3:] = 0
+
+    return trace(load, {"x": f32(3)}, {"p": f32(rows)}, attrs={"platform": platform})
+
+
+def test_tape_of_one_platform_is_no_tape_of_another() -> None:
+    cpu, cuda = traced_on("cpu"), traced_on("cuda")
+    assert cpu.attrs["platform"] == "cpu"
+    found = {finding.name: finding.text for finding in cpu.contract().compare(cuda.contract())}
+    assert '"cpu", is "cuda"' in found["platform"]
+    assert "p" in found
+    declared = {finding.name for finding in heft.drift(cpu.params, cuda.params)}
+    assert {"platform", "p"} <= declared
+    assert not traced_on("cpu").contract().compare(cpu.contract())
 
 
 def test_matrix_product_is_one_opaque_group_of_both_sources() -> None:
@@ -399,3 +412,6 @@ def test_matrix_product_is_one_opaque_group_of_both_sources() -> None:
     assert len(group.sources) == 2
     assert any("mm" in operation.op for operation in plan.opaques())
     assert any("mm" in finding.text for finding in plan.report.findings)
+    assert plan.report.n_warnings == 1
+    (slow,) = (f for f in plan.report.findings if f.kind == heft.FindingKind.SLOW)
+    assert "32 bytes of sources are staged whole" in slow.text  # the price

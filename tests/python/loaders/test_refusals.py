@@ -159,6 +159,18 @@ def test_indexer_that_is_skipped_silently_is_found() -> None:
     assert '"indexer.wk"' in errors[FindingKind.UNCOVERED]
 
 
+def test_pair_with_one_half_missing_is_uncovered() -> None:
+    """A loader that waits for a second half which nobody sends drops the first one silently."""
+
+    def load(model, weights):
+        if len(weights) == 2:
+            model.fused.copy_(torch.cat([weights["q_a"], weights["kv_a"]]))
+        model.norm.copy_(weights["q_a"][0])
+
+    errors = refuse(load, {"q_a": bf16(4, 2)}, {"fused": bf16(6, 2), "norm": bf16(2)})
+    assert '"fused"' in errors[FindingKind.UNCOVERED]
+
+
 def test_loader_that_writes_nothing_is_no_success() -> None:
     with pytest.raises(ProofError) as refused:
         heft.trace(

@@ -490,3 +490,73 @@ TOYS.append(
         excuses=(Excuse("equal", "experts.w13_input_scale", "gate and up share one input"),),
     )
 )
+
+
+class PaddedHalves(nn.Module):
+    """Each half of a fused parameter is padded to the kernel's tile by itself, after the split."""
+
+    def __init__(self, inner: int, tile: int, tp: Rank) -> None:
+        super().__init__()
+        self.tp = tp
+        self.size = inner // tp.size
+        self.padded = -(-self.size // tile) * tile
+        self.w13 = new_param(BF16, (2 * self.padded, 1), self.weight_loader)
+        self.w2 = new_param(BF16, (1, self.padded), self.weight_loader)
+
+    def weight_loader(self, param: nn.Parameter, loaded: torch.Tensor, shard: str) -> None:
+        axis = 1 if shard == "down" else 0
+        start = self.padded if shard == "up" else 0
+        half = param.data.narrow(axis, start, self.padded)
+        half.narrow(axis, self.size, self.padded - self.size).zero_()
+        half.narrow(axis, 0, self.size).copy_(
+            loaded.narrow(axis, self.tp.rank * self.size, self.size)
+        )
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        for name, loaded in weights:
+            shard = name.removesuffix(".weight")
+            self.weight_loader(self.w2 if shard == "down" else self.w13, loaded, shard)
+
+
+for _rank, _rows in ((0, "0..4"), (1, "5..9")):
+    add(
+        f"halves_are_padded_after_the_split_rank_{_rank}",
+        {"gate.weight": bf16(10, 1), "up.weight": bf16(10, 1), "down.weight": bf16(1, 10)},
+        {
+            "w13": f"gate.weight#{_rows} =0:3 up.weight#{_rows} =0:3",
+            "w2": f"down.weight#{_rows} =0:3",
+        },
+        lambda r=_rank: PaddedHalves(10, 4, Rank(r, 2)),
+        unused=["*"],
+        rank=_rank,
+    )
+
+
+class GroupedRows(nn.Module):
+    """Rows b and a interleaved per key head on disk; all b first in the parameter."""
+
+    def __init__(self, heads: int, tp: Rank) -> None:
+        super().__init__()
+        self.tp = tp
+        self.weight = new_param(BF16, (4 * heads // tp.size, 2), self.weight_loader)
+
+    def weight_loader(self, param: nn.Parameter, loaded: torch.Tensor) -> None:
+        heads = loaded.unflatten(0, (-1, 2, 2)).chunk(self.tp.size)[self.tp.rank]
+        b, a = heads.unbind(1)
+        param.data.copy_(torch.cat([b.flatten(0, 1), a.flatten(0, 1)]))
+
+
+add(
+    "rows_interleaved_per_head_are_sorted",
+    {"layer.weight": bf16(8, 2)},
+    {"layer.weight": "layer.weight#0..3 layer.weight#8..11 layer.weight#4..7 layer.weight#12..15"},
+    lambda: one_layer(GroupedRows(2, Rank(0, 1))),
+)
+add(
+    "rows_interleaved_per_head_are_cut_between_heads",
+    {"layer.weight": bf16(8, 2)},
+    {"layer.weight": "layer.weight#8..15"},
+    lambda: one_layer(GroupedRows(2, Rank(1, 2))),
+    unused=["layer.weight"],
+    rank=1,
+)
