@@ -34,12 +34,14 @@ class Coordinator(Handle):
         request_ms: int = 0,
         max_connections: int = 0,
         round_log: Path | None = None,
+        no_feed: bool = False,
         deadlines: Mapping[str, int] | None = None,
     ) -> None:
         """port 0: one from the kernel. deadlines: {"stage_ms": 5000, ...}, of phases.
 
         state_file: without one, the committed version lives in memory only. Beyond loopback
-        token_file, tls_cert and tls_key are required, unless insecure.
+        token_file, tls_cert and tls_key are required, unless insecure. no_feed: who joins late
+        waits for the next push, no engine that serves feeds it.
         """
         opts, kept = new_options(
             "heft_coordinator_opts_t",
@@ -54,6 +56,7 @@ class Coordinator(Handle):
                 "request_ms": request_ms,
                 "max_connections": max_connections,
                 "round_log": round_log,
+                "no_feed": no_feed,
                 **(deadlines or {}),
             },
         )

@@ -77,11 +77,11 @@ class Engine:
         assert not self.thread.is_alive()
 
 
-def by_recipe(url: str, params: dict[str, np.ndarray], tp: int, rank: int):
+def by_recipe(url: str, params: dict[str, np.ndarray], tp: int, rank: int, replica: int = 0):
     def make(hooks: Hooks) -> Subscriber:
         recipe, bindings = Recipe.parse(RECIPE, "toy"), Bindings({"tp": tp})
         return Subscriber.create(
-            url, recipe, bindings, params, hooks=hooks, member=Member(rank=rank)
+            url, recipe, bindings, params, hooks=hooks, member=Member(rank=rank, replica=replica)
         )
 
     return make
@@ -363,6 +363,28 @@ def test_a_coordinator_drains_stops_and_remembers(tmp_path) -> None:
         coordinator.drain()
     with Coordinator(state_file=state) as coordinator:
         assert heft.client.status(coordinator.url)["committed_version"] == 7
+
+
+@pytest.mark.parametrize("no_feed", [False, True])
+def test_an_engine_that_joins_late_is_fed_by_one_that_serves(no_feed: bool) -> None:
+    source = tensors()
+    late = [aligned_like(expected(source, 2, rank)) for rank in range(2)]
+    with Coordinator(no_feed=no_feed) as coordinator, fleet(coordinator.url, source):
+        with Publisher(coordinator.url, source) as publisher:
+            publisher.push(3)
+            with contextlib.ExitStack() as stack:
+                engines = [
+                    stack.enter_context(
+                        Engine(by_recipe(coordinator.url, late[rank], 2, rank, replica=1))
+                    )
+                    for rank in range(2)
+                ]
+                if no_feed:
+                    assert not any(e.subscriber.is_serving for e in engines)
+                    publisher.push(3)
+                wait_until(lambda: all(e.subscriber.is_serving for e in engines), "late join")
+                for rank in range(2):
+                    assert_holds(late[rank], expected(source, 2, rank))
 
 
 def test_a_coordinator_refuses_what_is_not_safe() -> None:
