@@ -120,6 +120,21 @@ char *heft__strndup(const char *text, size_t n);
  * item_bytes > 0. */
 bool heft__grow(void **items, size_t *cap, size_t need, size_t item_bytes);
 
+static inline void *heft__reserve(void *items, size_t *cap, size_t need, size_t item_bytes)
+{
+    (void)heft__grow(&items, cap, need, item_bytes);
+    return items;
+}
+
+/* The same for an array of any type; false: no memory, and nothing has changed. cap and need are
+ * evaluated twice. */
+#define HEFT__RESERVE(items, cap, need) \
+    ((items) = heft__reserve((items), &(cap), (need), sizeof *(items)), (cap) >= (need))
+/* HEFT_OK, or HEFT_ERR_NOMEM with err filled. */
+#define HEFT__GROW(items, cap, need, err)            \
+    (HEFT__RESERVE((items), (cap), (need)) ? HEFT_OK \
+                                           : heft__error_nomem((err), (need) * sizeof *(items)))
+
 /* Give free heap pages back to the system, where the C library can. */
 void heft__alloc_trim(void);
 

@@ -280,11 +280,9 @@ static heft_status_t finish_param(conversion_t *c, heft_plan_member_t member, he
     if (status != HEFT_OK) {
         return status;
     }
-    void *items = c->unsaved;
-    if (!heft__grow(&items, &c->cap_unsaved, c->n_unsaved + 1, sizeof *c->unsaved)) {
+    if (!HEFT__RESERVE(c->unsaved, c->cap_unsaved, c->n_unsaved + 1)) {
         return heft__error_nomem(err, (c->n_unsaved + 1) * sizeof *c->unsaved);
     }
-    c->unsaved = items;
     c->unsaved[c->n_unsaved++] =
         (unsaved_t){ .rank = member.rank_index, .tensor = tensor, .n_bytes = info.n_bytes };
     c->unsaved_bytes += info.n_bytes;
@@ -492,11 +490,9 @@ static heft_status_t run_group(conversion_t *c, uint32_t g, heft_error_t *err)
 
 static heft_status_t add_member(conversion_t *c, heft_plan_member_t member, heft_error_t *err)
 {
-    void *items = c->turn;
-    if (!heft__grow(&items, &c->cap_turn, c->n_turn + 1, sizeof *c->turn)) {
+    if (!HEFT__RESERVE(c->turn, c->cap_turn, c->n_turn + 1)) {
         return heft__error_nomem(err, (c->n_turn + 1) * sizeof *c->turn);
     }
-    c->turn = items;
     c->turn[c->n_turn++] = member;
     return HEFT_OK;
 }

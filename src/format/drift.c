@@ -58,12 +58,10 @@ const char *heft_drift_kind_get_name(heft_drift_kind_t kind)
 heft_status_t heft__drift_add(heft_drift_t *d, heft_drift_kind_t kind, const char *name,
                               const char *other, heft__text_t *text, heft_error_t *err)
 {
-    void *items = d->findings;
-    if (!heft__grow(&items, &d->cap, d->n + 1, sizeof *d->findings)) {
+    if (!HEFT__RESERVE(d->findings, d->cap, d->n + 1)) {
         heft__text_fini(text);
         return heft__error_nomem(err, (d->n + 1) * sizeof *d->findings);
     }
-    d->findings = items;
     heft_drift_finding_t *f = &d->findings[d->n];
     *f = (heft_drift_finding_t){ .kind = kind };
     f->name = heft__arena_strndup(&d->arena, name, strlen(name));
@@ -192,11 +190,9 @@ static heft_status_t compare_pair(work_t *w, const heft_tensor_info_t *a,
 
 static heft_status_t add_lone(work_t *w, lones_t *list, const heft_tensor_info_t *info)
 {
-    void *items = list->items;
-    if (!heft__grow(&items, &list->cap, list->n + 1, sizeof *list->items)) {
+    if (!HEFT__RESERVE(list->items, list->cap, list->n + 1)) {
         return heft__error_nomem(w->err, (list->n + 1) * sizeof *list->items);
     }
-    list->items = items;
     heft__text_t key;
     heft__text_init(&key);
     put_tensor(&key, info);

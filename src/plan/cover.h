@@ -184,17 +184,6 @@ struct heft__cover {
     heft__cover_cells_t cells;
 };
 
-/* Grow an array to hold `need` items (evaluated twice); HEFT_OK or heft__error_nomem. */
-#define HEFT__GROW(items, cap, need, err)                                  \
-    ((items) = heft__cover_grow((items), &(cap), (need), sizeof *(items)), \
-     (cap) >= (need) ? HEFT_OK : heft__error_nomem((err), (need) * sizeof *(items)))
-
-static inline void *heft__cover_grow(void *items, size_t *cap, size_t need, size_t item_bytes)
-{
-    (void)heft__grow(&items, cap, need, item_bytes);
-    return items;
-}
-
 /* Claims to sets, so that the strides within each cluster (or within the whole tensor) nest. */
 heft_status_t heft__cover_load_nested(heft__cover_t *cover, int64_t n_elems,
                                       const heft__claim_t *claims, size_t n_claims, bool whole,

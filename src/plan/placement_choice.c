@@ -194,12 +194,10 @@ static heft_status_t nobody_holds(const chooser_t *c, uint32_t t, const heft__bo
 static heft_status_t add_cells(chooser_t *c, const grid_t *grid, uint32_t t, const uint32_t *count,
                                const size_t *first)
 {
-    void *items = c->cells;
     const size_t n = (size_t)grid->n_cells;
-    if (!heft__grow(&items, &c->cap_cells, c->n_cells + n, sizeof *c->cells)) {
+    if (!HEFT__RESERVE(c->cells, c->cap_cells, c->n_cells + n)) {
         return heft__error_nomem(c->err, n * sizeof *c->cells);
     }
-    c->cells = items;
     for (int64_t i = 0; i < grid->n_cells; i++) {
         const heft__bounds_t box = cell_box(grid, i);
         if (count[i] == 0) {
@@ -220,7 +218,6 @@ static heft_status_t cut_into_cells(chooser_t *c, const grid_t *grid, uint32_t t
     const size_t n = (size_t)grid->n_cells;
     uint32_t *count = heft__calloc(n + 1, sizeof *count);
     size_t *first = heft__calloc(n + 1, sizeof *first);
-    void *items = c->holders;
     heft_status_t status =
         count != NULL && first != NULL ? HEFT_OK : heft__error_nomem(c->err, n * sizeof *first);
     if (status == HEFT_OK) {
@@ -230,10 +227,9 @@ static heft_status_t cut_into_cells(chooser_t *c, const grid_t *grid, uint32_t t
             first[i] = at;
             at += count[i];
         }
-        if (!heft__grow(&items, &c->cap_holders, at + 1, sizeof *c->holders)) {
+        if (!HEFT__RESERVE(c->holders, c->cap_holders, at + 1)) {
             status = heft__error_nomem(c->err, at * sizeof *c->holders);
         } else {
-            c->holders = items;
             c->n_holders = at;
             memset(count, 0, n * sizeof *count);
             mark_all(grid, c->p, t, count, c->holders, first);
@@ -279,11 +275,9 @@ static heft_status_t add_cut(chooser_t *c, uint32_t shard, const heft__bounds_t 
                              int64_t n_bytes)
 {
     heft_placement_t *p = c->p;
-    void *items = p->cuts;
-    if (!heft__grow(&items, &p->cap_cuts, p->n_cuts + 1, sizeof *p->cuts)) {
+    if (!HEFT__RESERVE(p->cuts, p->cap_cuts, p->n_cuts + 1)) {
         return heft__error_nomem(c->err, sizeof *p->cuts);
     }
-    p->cuts = items;
     p->cuts[p->n_cuts++] = (heft__cut_t){ .shard = shard, .box = *box };
     p->load[p->shards[shard].rank] += n_bytes;
     return HEFT_OK;

@@ -94,11 +94,9 @@ bool heft__report_has_room(const heft_report_t *report, heft_finding_kind_t kind
 static heft_status_t append(heft_report_t *report, const heft_finding_t *finding, const char *name,
                             const char *text, heft_error_t *err)
 {
-    void *items = report->findings;
-    if (!heft__grow(&items, &report->cap, report->n + 1, sizeof *report->findings)) {
+    if (!HEFT__RESERVE(report->findings, report->cap, report->n + 1)) {
         return heft__error_nomem(err, (report->n + 1) * sizeof *report->findings);
     }
-    report->findings = items;
     heft_finding_t *to = &report->findings[report->n];
     *to = *finding;
     char *line = heft__arena_strndup(&report->arena, text, strlen(text));

@@ -66,11 +66,9 @@ static heft_status_t find_source(heft__plan_builder_t *builder, found_list_t *fo
                    ? HEFT_OK
                    : disagree(info, buffer, rank, err);
     }
-    void *items = found->items;
-    if (!heft__grow(&items, &found->cap, found->n + 1, sizeof *found->items)) {
+    if (!HEFT__RESERVE(found->items, found->cap, found->n + 1)) {
         return heft__error_nomem(err, (found->n + 1) * sizeof *found->items);
     }
-    found->items = items;
     heft_tensor_info_t *info = &found->items[found->n];
     *info = (heft_tensor_info_t){ .name = buffer->name,
                                   .dtype = buffer->dtype,

@@ -194,11 +194,9 @@ typedef struct gathered {
 static heft_status_t gather_part(gathered_t *g, int32_t stage, const heft_exception_t *exceptions,
                                  uint32_t n, heft_error_t *err)
 {
-    void *items = g->items;
-    if (!heft__grow(&items, &g->cap, g->n + n + 1, sizeof *g->items)) {
+    if (!HEFT__RESERVE(g->items, g->cap, g->n + n + 1)) {
         return heft__error_nomem(err, (g->n + n) * sizeof *g->items);
     }
-    g->items = items;
     for (uint32_t i = 0; i < n; i++) {
         g->items[g->n] = exceptions[i];
         g->items[g->n++].stage = stage;

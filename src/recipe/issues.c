@@ -93,12 +93,10 @@ static bool list_issue(heft__faults_t *faults, heft_status_t status, heft__pos_t
     if (n_listed >= MAX_LISTED) {
         return true;
     }
-    void *items = issues->items;
     char *text = heft__arena_strndup(&issues->arena, message, strlen(message));
-    if (text == NULL || !heft__grow(&items, &issues->cap, issues->n + 1, sizeof *issues->items)) {
+    if (text == NULL || !HEFT__RESERVE(issues->items, issues->cap, issues->n + 1)) {
         return false;
     }
-    issues->items = items;
     size_t at = issues->n++;
     for (; faults->is_sorted && at > faults->first_issue; at--) {
         const heft_issue_t *before = &issues->items[at - 1];
