@@ -264,7 +264,8 @@ static void large_runs_report_progress_and_can_be_canceled(void **state)
         watch = (watch_t){ .stop_at = 1 };
         run_large(&c, n_threads, &watch, HEFT_ERR_CANCELED);
         assert_int_equal(watch.n_calls, 1);
-        assert_true(watch.last < total);
+        /* with two threads, the other one may have done all before the caller looks */
+        assert_true(n_threads > 1 ? watch.last <= total : watch.last < total);
     }
     ref_case_fini(&c);
 }
