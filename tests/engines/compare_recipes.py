@@ -83,6 +83,8 @@ ROWS = {
         Row(FAMILIES["qwen3-moe"], "hf-to-engine-qwen3-moe", ("engine=sglang",), most=4),
         Row(FAMILIES["deepseek-v3"], "hf-to-engine-deepseek-v3", ("engine=sglang",), most=4),
         Row(FAMILIES["gemma3"], "hf-to-engine-gemma3", ("engine=sglang",), most=4),
+        Row(FAMILIES["qwen3.5"], "hf-to-engine-qwen3.5", ("engine=sglang",), most=4),
+        Row(QWEN35_MOE, "hf-to-engine-qwen3.5", ("engine=sglang",), most=4),
     ),
 }
 
