@@ -130,9 +130,9 @@ static int64_t find_border(const int64_t *border, int64_t n, int64_t value)
 static void mark_cells(const grid_t *grid, const heft__bounds_t *box, uint32_t shard,
                        uint32_t *count, uint32_t *into, const size_t *first)
 {
-    int64_t low[HEFT_MAX_DIMS];
-    int64_t high[HEFT_MAX_DIMS];
-    int64_t at[HEFT_MAX_DIMS];
+    int64_t low[HEFT_MAX_DIMS] = { 0 };
+    int64_t high[HEFT_MAX_DIMS] = { 0 };
+    int64_t at[HEFT_MAX_DIMS] = { 0 };
     for (int d = 0; d < grid->rank; d++) {
         low[d] = find_border(grid->border[d], grid->n[d], box->begin[d]);
         high[d] = find_border(grid->border[d], grid->n[d], box->end[d]);

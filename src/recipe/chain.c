@@ -115,7 +115,7 @@ static heft_status_t parse_parts(heft_recipe_t *chain, size_t n, heft_issues_t *
                                  heft_error_t *err)
 {
     const char *end = chain->text + n;
-    heft__span_t name = { NULL, 0 };
+    heft__span_t name = { "", 0 };
     const char *from = NULL; /* of the part that is open */
     uint32_t number = 1;
     heft_status_t status = HEFT_OK;
