@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from heft import memory
+from heft import client, memory
 from heft._handles import Handle, argument_error, call, error_of, exclusive, new_error, text_of
 from heft._native import ffi, lib
 from heft.checkpoint import Path
+from heft.errors import HeftError
 from heft.manifest import Manifest
 from heft.options import new_options
 
@@ -52,8 +56,9 @@ class Publisher(Handle):
     Tensors are kept alive, read where they lie during a push, and must not change until it returns.
     """
 
-    __slots__ = ("_data", "_memories", "manifest")
+    __slots__ = ("_access", "_data", "_memories", "manifest")
     _borrowing = ("_data", "_memories")
+    _access: dict[str, Any]
     manifest: Manifest
 
     def __init__(
@@ -76,6 +81,8 @@ class Publisher(Handle):
         self._bind(tensors)
         values = {"url": url, "max_bytes_per_s": max_bytes_per_s, **member._asdict()}
         opts, kept = new_options("heft_publisher_opts_t", values)
+        self._access = {"url": url, "token_file": member.token_file, "ca_file": member.ca_file}
+        self._access["insecure"] = member.insecure
         out = ffi.new("heft_publisher_t **")
         call(lib.heft_publisher_create, opts, self.manifest.pointer, self._data, out)
         del kept
@@ -105,17 +112,55 @@ class Publisher(Handle):
 
         Blocks without the interpreter lock, bounded by the coordinator's deadlines. Returns only if
         committed; otherwise the exception says phase, member and cause, and `result` how far the
-        round got. tensors: they lie elsewhere now, such as the arrays of a new training state.
+        round got. Ctrl-C on the main thread cancels the round, and is raised when it has ended.
+        tensors: they lie elsewhere now, such as the arrays of a new training state.
         """
         with exclusive(self) as pointer:
             if tensors is not None:
                 self._bind(tensors)
             out, err = ffi.new("heft_push_result_t *"), new_error()
-            status = lib.heft_publisher_push(pointer, version, out, err)
+            status = self._interruptible(
+                lambda: lib.heft_publisher_push(pointer, version, out, err)
+            )
             result = _result_of(out)
         if status:
             raise error_of(status, err, result=result)
         return result
+
+    def _interruptible(self, function: Callable[[], int]) -> int:
+        """Call it; on the main thread, Ctrl-C cancels the round, and is raised at its end."""
+        if threading.current_thread() is not threading.main_thread():
+            return function()
+        found: list[int] = []
+        ended = threading.Event()  # a join() that was interrupted cannot be relied on afterwards
+
+        def run() -> None:
+            try:
+                found.append(function())
+            finally:
+                ended.set()
+
+        worker = threading.Thread(target=run)
+        try:
+            worker.start()
+            ended.wait()
+        except BaseException:
+            if worker.ident is None:
+                raise  # it could not be started
+            self._cancel()
+            while not ended.is_set():  # the library is in there: further interrupts change nothing
+                with contextlib.suppress(KeyboardInterrupt):
+                    ended.wait()
+            raise
+        return found[0]
+
+    def _cancel(self) -> None:
+        """Ask for an end of the round in flight; after its decision that has no effect."""
+        try:
+            said = client.request("GET", "/v1/status", **self._access)
+            client.request("POST", f"/v1/rounds/{said['round']}/cancel", **self._access)
+        except HeftError as error:  # it ends by its deadlines then
+            logging.getLogger("heft.publisher").warning("cannot cancel the round: %s", error)
 
 
 def manifest_of(

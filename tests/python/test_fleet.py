@@ -8,6 +8,7 @@ import gc
 import json
 import logging
 import os
+import signal
 import threading
 import time
 import urllib.request
@@ -104,6 +105,17 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         threading.Event().wait(0.01)
 
 
+def push_when_free(publisher: Publisher, version: int) -> None:
+    """Members may be letting go of the round that has just failed."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            assert publisher.push(version).state == "committed"
+            return
+        except errors.BusyError:
+            assert time.monotonic() < deadline
+
+
 @contextlib.contextmanager
 def fleet(url: str, source: dict[str, np.ndarray], hooks: Hooks = Hooks()):  # noqa: B008
     """(parameters of two ranks, their engines)."""
@@ -194,6 +206,32 @@ def test_python_runs_during_a_push(coordinator: Coordinator) -> None:
         assert not pushing.is_alive()
 
 
+def test_ctrl_c_cancels_a_push(coordinator: Coordinator) -> None:
+    source, interrupted = tensors(1), threading.Event()
+
+    def is_aborted() -> bool:
+        going_on = heft.client.status(coordinator.url)["round"]
+        found = heft.client.get(f"/v1/rounds/{going_on}", url=coordinator.url)
+        return bool(found["state"] == "aborted")
+
+    def pause() -> None:
+        if not interrupted.is_set():
+            interrupted.set()
+            os.kill(os.getpid(), signal.SIGINT)
+            wait_until(is_aborted, "the round is cancelled")
+
+    with (
+        fleet(coordinator.url, source, Hooks(pause=pause)) as (params, _),
+        Publisher(coordinator.url, source) as publisher,
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            publisher.push(1)
+        assert heft.client.status(coordinator.url)["committed_version"] == 0
+        assert not params[0]["embed"].any()
+        push_when_free(publisher, 2)
+        assert_holds(params[0], expected(source, 2, 0))
+
+
 def test_a_hook_that_raises_fails_the_round_and_says_why(coordinator: Coordinator) -> None:
     source, broken = tensors(1), [True]
 
@@ -208,11 +246,11 @@ def test_a_hook_that_raises_fails_the_round_and_says_why(coordinator: Coordinato
         with pytest.raises(errors.HeftError, match="LookupError: the scheduler is gone") as caught:
             publisher.push(1)
         assert caught.value.result.state == "aborted"
-        wait_until(lambda: bool(engines[0].raised and engines[1].raised), "both hooks raised")
+        wait_until(lambda: bool(engines[0].raised or engines[1].raised), "poll raised it")
         assert {type(one) for engine in engines for one in engine.raised} == {LookupError}
         assert not params[0]["embed"].any()
         broken[0] = False
-        assert publisher.push(2).state == "committed"
+        push_when_free(publisher, 2)
         assert_holds(params[0], expected(source, 2, 0))
 
 
