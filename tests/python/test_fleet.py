@@ -407,22 +407,25 @@ def test_a_coordinator_drains_stops_and_remembers(tmp_path) -> None:
 def test_an_engine_that_joins_late_is_fed_by_one_that_serves(no_feed: bool) -> None:
     source = tensors()
     late = [aligned_like(expected(source, 2, rank)) for rank in range(2)]
-    with Coordinator(no_feed=no_feed) as coordinator, fleet(coordinator.url, source):
-        with Publisher(coordinator.url, source) as publisher:
-            publisher.push(3)
-            with contextlib.ExitStack() as stack:
-                engines = [
-                    stack.enter_context(
-                        Engine(by_recipe(coordinator.url, late[rank], 2, rank, replica=1))
-                    )
-                    for rank in range(2)
-                ]
-                if no_feed:
-                    assert not any(e.subscriber.is_serving for e in engines)
-                    publisher.push(3)
-                wait_until(lambda: all(e.subscriber.is_serving for e in engines), "late join")
-                for rank in range(2):
-                    assert_holds(late[rank], expected(source, 2, rank))
+    with (
+        Coordinator(no_feed=no_feed) as coordinator,
+        fleet(coordinator.url, source),
+        Publisher(coordinator.url, source) as publisher,
+    ):
+        publisher.push(3)
+        with contextlib.ExitStack() as stack:
+            engines = [
+                stack.enter_context(
+                    Engine(by_recipe(coordinator.url, late[rank], 2, rank, replica=1))
+                )
+                for rank in range(2)
+            ]
+            if no_feed:
+                assert not any(e.subscriber.is_serving for e in engines)
+                publisher.push(3)
+            wait_until(lambda: all(e.subscriber.is_serving for e in engines), "late join")
+            for rank in range(2):
+                assert_holds(late[rank], expected(source, 2, rank))
 
 
 def test_a_coordinator_refuses_what_is_not_safe() -> None:
