@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter, getitem, is_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -87,6 +87,12 @@ class Snapshot:
         self._keys = [key for _, key in homes]
         self.tensors: list[torch.Tensor] = list(map(getitem, self._dicts, self._keys))
         self._facts = _facts_of(self.tensors)
+        self._memories: list[torch.Tensor] = []
+
+    def keep_memory(self) -> Snapshot:
+        """For put_back and copy_back: the memory stays, whatever the tensors are given."""
+        self._memories = [tensor.detach() for tensor in self.tensors]
+        return self
 
     def by_name(self) -> dict[str, torch.Tensor]:
         return dict(zip(self.names, self.tensors, strict=True))
@@ -102,6 +108,24 @@ class Snapshot:
         except KeyError:
             return False
         return all(map(is_, current, self.tensors)) and _facts_of(self.tensors) == self._facts
+
+    def put_back(self) -> None:
+        """The module holds these objects with this memory again."""
+        for i, (tensor, memory) in enumerate(zip(self.tensors, self._memories, strict=True)):
+            if tensor.data_ptr() != memory.data_ptr() or tensor.size() != memory.size():
+                tensor.data = memory
+            self._dicts[i][self._keys[i]] = tensor
+
+    def copy_back(self) -> None:
+        """The same, with the values that are in their places now."""
+        for i, memory in enumerate(self._memories):
+            now = self.current(i)
+            if now is None or (now.dtype, now.size()) != (memory.dtype, memory.size()):
+                text = "is gone" if now is None else f"is now {now.dtype} {list(now.size())}"
+                raise RuntimeError(f'"{self.names[i]}" {text}: kernels had {list(memory.size())}')
+            if now.data_ptr() != memory.data_ptr():
+                memory.copy_(now.data)
+        self.put_back()
 
     def changes(self) -> Iterator[tuple[int, torch.Tensor | None, str]]:
         """Every tensor that is not what it was: index, what is there now, how it differs."""
@@ -160,6 +184,8 @@ class LiveModel:
     serves on.
 
     load: called with an iterable of (name, tensor); default model.load_weights.
+    restore: "keep" where post_process gives parameters other memory: the loader's is kept beside it
+    and put back before each flip, and kernels' tensors keep their addresses.
     derived: names that `derive` recomputes; default those that the trace found.
     recorded: names that post_process or derive change; default all where post_process is given.
     drain_s: how long a round waits for requests that are inside the gate.
@@ -177,7 +203,7 @@ class LiveModel:
         gate: Gate | None = None,
         drain_s: float = 60,
         load: Callable[[Iterable[tuple[str, torch.Tensor]]], Any] | None = None,
-        restore: Callable[[torch.nn.Module], Any] | None = None,
+        restore: Callable[[torch.nn.Module], Any] | Literal["keep"] | None = None,
         post_process: Callable[[torch.nn.Module], Any] | None = None,
         derive: Callable[[torch.nn.Module], Any] | None = None,
         derived: Iterable[str] | None = None,
@@ -195,10 +221,13 @@ class LiveModel:
         self._load = load if load is not None else getattr(model, "load_weights", None)
         self._restore, self._post_process, self._derive = restore, post_process, derive
         self._is_processed = False  # post_process has run since the last restore
+        self._kernels: Snapshot | None = None  # what it made, where the loader's memory is kept
         self._moved: list[str] = []
         self._rank = member.rank
         manifest = self._manifest_of(contract)
         self._snapshot = Snapshot(model, [info.name for info in manifest])
+        if restore == "keep":
+            self._snapshot.keep_memory()
         self._derived = Snapshot(model, derived)
         self.subscriber = Subscriber.from_contract(
             url,
@@ -290,6 +319,8 @@ class LiveModel:
         contract, derived = _settle(contract, derived)
         manifest = self._manifest_of(contract)
         snapshot = Snapshot(self.model, [info.name for info in manifest])
+        if self._restore == "keep":
+            snapshot.keep_memory()
         derived_now = Snapshot(self.model, derived)
         until = time.monotonic() + timeout_s
         self._is_wanted = True
@@ -325,7 +356,8 @@ class LiveModel:
             except BaseException:
                 self.gate.open(version if self.is_serving else 0)
                 raise
-            self._snapshot, self._moved, self._is_processed = snapshot, [], False
+            self._snapshot, self._moved = snapshot, []
+            self._is_processed, self._kernels = False, None
             return True
 
     # ---- state ----
@@ -357,11 +389,17 @@ class LiveModel:
         self.gate.close(self.drain_s)
         if self._restore is not None and self._is_processed:
             with torch.no_grad():
-                self._restore(self.model)
+                if self._restore == "keep":
+                    self._snapshot.put_back()
+                else:
+                    self._restore(self.model)
             self._is_processed = False
 
     def _on_locate(self) -> Mapping[str, torch.Tensor]:
         """What lies elsewhere than the library was told last."""
+        if self._kernels is not None and self._is_processed:
+            self._check_kernels(self._kernels)
+            return {}
         if self._snapshot.is_unchanged():
             back, self._moved = self._moved, []
             tensors = self._snapshot.by_name() if back else {}
@@ -373,6 +411,11 @@ class LiveModel:
             moved[self._snapshot.names[i]] = now  # the library compares, and says which
         self._moved = list({*self._moved, *moved})
         return moved
+
+    def _check_kernels(self, kernels: Snapshot) -> None:
+        """What serves is where it was; the loader's memory is nobody's but this object's."""
+        for i, _, text in () if kernels.is_unchanged() else kernels.changes():
+            raise RuntimeError(f'parameter "{kernels.names[i]}" {text}')
 
     def _on_load(self, inputs: dict[str, Memory]) -> None:
         if self._load is None:
@@ -393,7 +436,18 @@ class LiveModel:
         if self._post_process is not None and not self._is_processed:
             with torch.no_grad():
                 self._post_process(self.model)
+                if self._restore == "keep":
+                    self._settle_kernels()
             self._is_processed = True
+
+    def _settle_kernels(self) -> None:
+        """Graphs hold the addresses of what was made first: later versions go there."""
+        if self._kernels is not None:
+            self._kernels.copy_back()
+            return
+        names = self._snapshot.names
+        there = [name for i, name in enumerate(names) if self._snapshot.current(i) is not None]
+        self._kernels = Snapshot(self.model, there).keep_memory()
 
     def _on_resume(self, version: int) -> None:
         if version > 0:

@@ -3,7 +3,8 @@
 
 A model of the engine is registered by the trace of its own loader, two versions are pushed into it,
 and each parameter that the round writes must be what the loader makes of the same tensors in a
-fresh model. Exit 1 if a row fails.
+fresh model; once as it is loaded, and once packed by the engine for its kernels. Exit 1 if a row
+fails.
 
 run_live.py ENGINE [--family NAME]...
 """
@@ -34,8 +35,10 @@ from heft.trace import trace  # noqa: E402
 from heft.trace.model import places_of  # noqa: E402
 
 
-def deliver(engine: engines.Engine, family: Family, layout: Layout) -> tuple[int, int]:
-    """Parameters and elements that agreed, over two versions."""
+def deliver(
+    engine: engines.Engine, family: Family, layout: Layout, packed: bool
+) -> tuple[int, int]:
+    """Parameters and elements that agreed, over two versions; packed: as kernels have them."""
     rank = layout.tp - 1
     names = family.names()
     if engine is engines.get("transformers"):  # it does not know the draft's layers
@@ -50,10 +53,11 @@ def deliver(engine: engines.Engine, family: Family, layout: Layout) -> tuple[int
     state = {name: torch.empty_like(meta, device="cpu") for name, meta in names.items()}
     params = [info.name for i, info in enumerate(plan.params()) if plan.pieces(param=i)]
     n_elems = 0
+    hooks = {"restore": "keep", "post_process": engine.post} if packed else {}
     with (
         heft.Coordinator() as coordinator,
         LiveModel(
-            model, contract, url=coordinator.url, member=Member(rank=rank), load=load
+            model, contract, url=coordinator.url, member=Member(rank=rank), load=load, **hooks
         ) as live,
         ModulePublisher(state, url=coordinator.url) as publisher,
     ):
@@ -64,12 +68,26 @@ def deliver(engine: engines.Engine, family: Family, layout: Layout) -> tuple[int
             assert live.version == version
             fresh = _build(engine, family, layout, rank)
             engine.load(fresh, ((name, tensor.clone()) for name, tensor in state.items()))
+            if packed:
+                engine.post(fresh)
             wanted = {place.name: place.tensor.detach() for place in places_of(fresh)}
             found = {place.name: place.tensor.detach() for place in places_of(model)}
-            for name in params:
+            for name in [name for name in params if name in wanted]:
                 assert_equal(name, wanted[name], found[name])
                 n_elems += wanted[name].numel()
     return len(params), n_elems
+
+
+def _row(engine: engines.Engine, family: Family, layout: Layout, packed: bool) -> bool:
+    row = f"{family.name}, {layout}{', packed' if packed else ''}"
+    try:
+        n_params, n_elems = deliver(engine, family, layout, packed)
+    except Exception as error:
+        text = " ".join(f"{getattr(error, 'report', None) or error}".split())
+        print(f"FAILED {row}: {type(error).__name__}: {text[:500]}", flush=True)
+        return False
+    print(f"ok     {row}: {n_params} parameters, {n_elems} elements", flush=True)
+    return True
 
 
 def main() -> int:
@@ -90,15 +108,9 @@ def main() -> int:
         for layout in layouts_of(args.engine, family):
             if (args.engine, family.name, layout) in REFUSED:
                 continue  # run_loaders.py has these, and why
-            n_rows += 1
-            try:
-                n_params, n_elems = deliver(engine, family, layout)
-                print(f"ok     {family.name}, {layout}: {n_params} parameters, {n_elems} elements")
-            except Exception as error:
-                n_failed += 1
-                text = " ".join(f"{getattr(error, 'report', None) or error}".split())
-                print(f"FAILED {family.name}, {layout}: {type(error).__name__}: {text[:500]}")
-            sys.stdout.flush()
+            for packed in (False, True):
+                n_rows += 1
+                n_failed += not _row(engine, family, layout, packed)
     seconds = time.monotonic() - started
     what = f"{args.engine} {engine.version()}: rounds"
     print(f"== {what}, {n_rows} rows, {n_failed} failed, {seconds:.0f} s")

@@ -123,12 +123,18 @@ def load(model: torch.nn.Module, weights: Weights) -> None:
 
 
 def post(model: torch.nn.Module) -> None:
-    """vLLM's process_weights_after_loading."""
+    """vLLM's process_weights_after_loading, as often as it is called.
+
+    On a CPU it packs experts when their kernel is made, and not again: so it makes another one.
+    """
+    device = next(model.parameters()).device
+    for module in model.modules() if device.type == "cpu" else ():
+        method = getattr(module, "quant_method", None)
+        if getattr(method, "moe_kernel", None) is not None:
+            method.moe_kernel = None
     vllm_config = model.heft_vllm_config
     with set_current_vllm_config(vllm_config):
-        process_weights_after_loading(
-            model, vllm_config.model_config, next(model.parameters()).device
-        )
+        process_weights_after_loading(model, vllm_config.model_config, device)
 
 
 def keep_layout() -> None:

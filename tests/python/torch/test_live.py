@@ -336,6 +336,40 @@ def test_a_kernel_layout_is_restored_before_and_packed_after(url: str) -> None:
         assert torch.equal(engine.w.data, kept)  # what serves is packed, called off or not
 
 
+class Packed(Blocks):
+    """Packs into new memory, under the same name and another shape, and drops what it was."""
+
+    def pack(self) -> None:
+        w = self.w.data
+        self.w = nn.Parameter(w.view(2, 2, 2, 2).transpose(1, 2).reshape(8, 2).clone())
+
+
+def test_the_loaders_memory_is_kept_where_packing_makes_new(url: str) -> None:
+    engine, state = Packed(), {"w": torch.arange(16.0).view(4, 4)}
+    contract = trace(engine, state).contract()
+    address = 0
+    with (
+        ModulePublisher(state, url=url) as publisher,
+        LiveModel(engine, contract, url=url, restore="keep", post_process=Packed.pack) as live,
+    ):
+        for version in (1, 2, 3):
+            state["w"] += 100
+            publisher.push(version)
+            reload = Packed()
+            reload.load_weights([("w", state["w"])])
+            reload.pack()
+            with live.gate.serving(5) as served:
+                assert served == version
+                assert torch.equal(engine.w.data, reload.w.data)
+            assert address in (0, engine.w.data_ptr())  # kernels find it where it was
+            address = engine.w.data_ptr()
+        kept, engine.w = engine.w, nn.Parameter(engine.w.detach().clone())
+        with pytest.raises(errors.HeftError, match='parameter "w" moved from'):
+            publisher.push(4)
+        engine.w = kept
+        publisher.push(4)
+
+
 def test_a_round_that_is_called_off_packs_the_old_version_again(url: str) -> None:
     state = {"w": torch.arange(16.0).view(4, 4)}
     engines = [Blocks(), Blocks()]
