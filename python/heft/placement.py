@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from heft._handles import Handle, argument_error, call, encode, text_of
 from heft._native import ffi, lib
@@ -19,6 +19,12 @@ class Shard(NamedTuple):
     tensor: str
     rank: int
     box: tuple[tuple[int, int], ...]
+
+
+def _new_opts(min_cut_bytes: int) -> Any:
+    opts = ffi.new("heft_placement_opts_t *")
+    opts.size, opts.min_cut_bytes = ffi.sizeof("heft_placement_opts_t"), min_cut_bytes
+    return opts
 
 
 class Placement(Handle):
@@ -43,12 +49,30 @@ class Placement(Handle):
             out.tensor, out.rank = name, shard.rank
             for k, (begin, end) in enumerate(shard.box):
                 out.begin[k], out.end[k] = begin, end
-        opts = ffi.new("heft_placement_opts_t *")
-        opts.size, opts.min_cut_bytes = ffi.sizeof("heft_placement_opts_t"), min_cut_bytes
+        opts = _new_opts(min_cut_bytes)
         made = ffi.new("heft_placement_t **")
         call(lib.heft_placement_create, tensors.pointer, array, len(listed), opts, made)
-        self._own(made[0], lib.heft_placement_destroy)
+        self._take(made[0], tensors)
+
+    def _take(self, pointer: Any, tensors: Manifest) -> None:
+        self._own(pointer, lib.heft_placement_destroy)
         self._n_dims = {info.name: len(info.shape) for info in tensors}
+
+    @classmethod
+    def infer(
+        cls, ranks: Manifest, dim: int, *, min_cut_bytes: int = 0
+    ) -> tuple[Placement, Manifest]:
+        """The same where tensors of ranks say it themselves, and the manifest of the whole ones.
+
+        rank-0.NAME, rank-1.NAME, .. (as of a folder of ranks) are the parts of NAME along dimension
+        dim, one after the other. A tensor of no more than dim dimensions is held whole.
+        """
+        made, whole = ffi.new("heft_placement_t **"), ffi.new("heft_manifest_t **")
+        call(lib.heft_placement_infer, ranks.pointer, dim, _new_opts(min_cut_bytes), made, whole)
+        tensors = Manifest._adopt(whole[0])
+        self = cls.__new__(cls)
+        self._take(made[0], tensors)
+        return self, tensors
 
     @property
     def n_ranks(self) -> int:

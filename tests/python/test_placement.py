@@ -51,6 +51,21 @@ def test_a_tape_reads_what_ranks_hold() -> None:
     np.testing.assert_array_equal(p, np.concatenate([w, b[None]]))
 
 
+def test_tensors_of_ranks_say_who_holds_what() -> None:
+    shapes = {"rank-0.w": (4, 2), "rank-1.w": (4, 4), "rank-0.b": (6,), "rank-1.b": (6,)}
+    ranks = Manifest.create("source", [(name, DType.F32, s) for name, s in shapes.items()])
+    placement, tensors = Placement.infer(ranks, 1)  # of one dimension: whole on each rank
+    assert {info.name: info.shape for info in tensors} == {"w": (4, 6), "b": (6,)}
+    assert [cut.box for cut in placement.cuts if cut.tensor == "w"] == [
+        ((0, 4), (0, 2)),
+        ((0, 4), (2, 6)),
+    ]
+    with pytest.raises(errors.ShapeError, match="w"):
+        Placement.infer(ranks, 0)
+    with pytest.raises(errors.ArgumentError):
+        Placement.infer(ranks, -1)
+
+
 def test_what_no_rank_holds_is_named() -> None:
     with pytest.raises(errors.ProofError, match='"w"'):
         Placement(whole(), [ROWS[0], *BIAS])
