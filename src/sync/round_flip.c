@@ -243,11 +243,20 @@ static bool is_gone(const heft__round_t *round, const heft__round_member_t *m)
            !has_flipped(round, m);
 }
 
+/* Who is being fed and breaks off in its flip was out of service before and stays so: it is left to
+ * a later round, as an operator would claim (refill), and holds up nobody's push. */
+static bool broke_off(const heft__round_t *round, const heft__round_member_t *m)
+{
+    return round->kind == HEFT__KIND_FEED && heft__round_is_moving(m) &&
+           heft__round_is_current(round, m) && m->phase == HEFT__PHASE_FLIP &&
+           m->result == HEFT__RESULT_FAILED;
+}
+
 /* The operator has left it to a later round, or it is gone: this one is finished without it. */
 static bool is_left_out(const heft__round_t *round, const heft__round_member_t *m)
 {
     return (m->poison == HEFT__POISON_REFILL && round->state != HEFT__ROUND_FLIPPING) ||
-           is_gone(round, m);
+           is_gone(round, m) || broke_off(round, m);
 }
 
 void heft__round_commit(heft__round_t *round, int64_t now_ns)
@@ -263,6 +272,9 @@ void heft__round_commit(heft__round_t *round, int64_t now_ns)
         if (is_gone(round, m)) {
             heft__round_warn(round, (int32_t)(m - round->members),
                              "not heard of in its flip: it joins again");
+        }
+        if (broke_off(round, m)) {
+            m->poison = HEFT__POISON_REFILL;
         }
         m->overdue = false;
         if (heft__round_is_moving(m) && has_flipped(round, m)) {
@@ -311,6 +323,9 @@ static void mark_outcomes(heft__round_t *round)
     {
         const heft__poison_t outcome =
             heft__round_is_moving(m) ? flip_outcome(round, m) : HEFT__POISON_NONE;
+        if (broke_off(round, m)) {
+            m->poison = HEFT__POISON_REFILL;
+        }
         const bool own = m->poison == HEFT__POISON_CONDITION && outcome == HEFT__POISON_NONE;
         const bool stays = own || is_left_out(round, m);
         if (heft__round_is_moving(m) && m->poison != outcome && !stays) {

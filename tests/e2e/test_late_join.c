@@ -270,6 +270,25 @@ static void a_put_that_fails_is_made_good(void **state)
     }
 }
 
+/* Its flip breaks off after the last byte: nobody is poisoned, and the next feed writes it anew. */
+static void a_flip_that_breaks_off_is_made_good(void **state)
+{
+    (void)state;
+    pf_fleet_t fleet;
+    start_with_version(&fleet, &small, 1);
+    lose_source(&fleet);
+    pf_engine_t *late0 = pf_add_engine(&fleet, 2, 0);
+    atomic_store(&late0->fail_flipped, 1);
+    pf_engine_t *late1 = pf_add_engine(&fleet, 2, 1);
+    pf_await_serving(late0);
+    pf_await_serving(late1);
+    await_reply(&fleet, "/v1/rounds", "\"state\":\"partially_committed\"");
+    expect_feeds(&fleet, 1, 1);
+    pf_expect_version(&fleet, 1);
+    pf_expect_untorn(&fleet, false);
+    pf_stop(&fleet);
+}
+
 /* Without the source, and with a coordinator that has started anew: who serves knows enough. */
 static void a_coordinator_that_restarted_feeds(void **state)
 {
@@ -354,6 +373,7 @@ int main(void)
         cmocka_unit_test(a_push_goes_before_a_feed),
         cmocka_unit_test(a_push_waits_for_a_feed_that_flips),
         cmocka_unit_test(a_put_that_fails_is_made_good),
+        cmocka_unit_test(a_flip_that_breaks_off_is_made_good),
         cmocka_unit_test(a_coordinator_that_restarted_feeds),
         cmocka_unit_test(a_restart_in_a_feed_loses_nothing),
         cmocka_unit_test(without_feeds_the_next_push_brings_it),

@@ -352,9 +352,75 @@ static void late_flip_after_abort_counted(void **state)
     assert_int_equal(slot, 1);
 }
 
+/* 1 and 2 have joined late, 3 serves version 7 and feeds them: up to the flip. */
+static void feed_to_flip(table_t *t)
+{
+    static const uint32_t joiners[] = { 1, 2 };
+    static const uint32_t feeder = 3;
+    static const heft__phase_t phases[] = { HEFT__PHASE_STAGE, HEFT__PHASE_VERIFY,
+                                            HEFT__PHASE_PAUSE };
+    static const heft__member_state_t states[] = { HEFT__STATE_STAGED, HEFT__STATE_STAGED,
+                                                   HEFT__STATE_PAUSED };
+    const heft__round_request_t request = {
+        .kind = HEFT__KIND_FEED, .slots = joiners, .n_slots = 2, .feeders = &feeder, .n_feeders = 1
+    };
+    heft_error_t err = HEFT_ERROR_INIT;
+    set_table(t, 4);
+    t->live[1] = t->live[2] = 0;
+    t->serving[1] = t->serving[2] = false;
+    hear_all(t, 4);
+    EXPECT_STATUS(heft__round_begin(&t->round, &request, t->now, &err), HEFT_OK);
+    write_ok(t);
+    for (uint32_t i = 1; i < 4; i++) {
+        EXPECT_ORDER(i, HEFT__PHASE_PREFLIGHT);
+        ok(t, i, HEFT__PHASE_PREFLIGHT, HEFT__STATE_IDLE);
+    }
+    heft__round_plans_checked(&t->round, -1, NULL, t->now);
+    ok(t, 3, HEFT__PHASE_PREPARE, HEFT__STATE_PREPARED);
+    heft__round_prepared(&t->round, SIM_DIGEST_OLD, t->now);
+    say(t, 1, HEFT__PHASE_STAGE, HEFT__RESULT_WORKING, HEFT__STATE_STAGING);
+    say(t, 2, HEFT__PHASE_STAGE, HEFT__RESULT_WORKING, HEFT__STATE_STAGING);
+    EXPECT_ORDER(3, HEFT__PHASE_STAGE);
+    ok(t, 3, HEFT__PHASE_STAGE, HEFT__STATE_SENT);
+    for (int p = 0; p < 3; p++) {
+        if (phases[p] == HEFT__PHASE_VERIFY) {
+            ok(t, 3, HEFT__PHASE_VERIFY, HEFT__STATE_SENT);
+        }
+        ok(t, 1, phases[p], states[p]);
+        ok(t, 2, phases[p], states[p]);
+    }
+    write_ok(t);
+    EXPECT_STATE(HEFT__ROUND_FLIPPING);
+}
+
+/* Nobody asked for a feed: one whose receiver breaks off does not stand in the way of a push. */
+static void a_feed_that_breaks_off_holds_up_no_push(void **state)
+{
+    table_t *t = *state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    int32_t slot;
+    const char *why;
+    feed_to_flip(t);
+    t->condition[1] = HEFT__CONDITION_LIVE_SUSPECT;
+    say(t, 1, HEFT__PHASE_FLIP, HEFT__RESULT_FAILED, HEFT__STATE_PAUSED);
+    t->live[2] = 7;
+    ok(t, 2, HEFT__PHASE_FLIP, HEFT__STATE_FLIPPED);
+    for (uint32_t i = 1; i < 4; i++) { /* its engine does not serve without it */
+        EXPECT_ORDER(i, HEFT__PHASE_RELEASE);
+        ok(t, i, HEFT__PHASE_RELEASE, HEFT__STATE_IDLE);
+    }
+    EXPECT_STATE(HEFT__ROUND_IDLE);
+    assert_string_equal(heft__round_state_text(&t->round), "partially_committed");
+    assert_int_equal(t->members[1].poison, HEFT__POISON_REFILL);
+    assert_false(heft__round_is_poisoned(&t->round, &slot, &why));
+    assert_true(heft__round_is_joiner(&t->round, 1, t->now)); /* the next one may bring it */
+    EXPECT_STATUS(begin(t, 8, &err), HEFT_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TABLE_TEST(a_feed_that_breaks_off_holds_up_no_push),
         TABLE_TEST(decision_unwritable_aborts),
         TABLE_TEST(decision_perhaps_written_only_goes_forward),
         TABLE_TEST(decision_that_hangs_is_waited_for),
