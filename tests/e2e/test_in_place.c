@@ -206,10 +206,11 @@ static void held_put_cannot_land_in_another_part(void **state)
     assert_true(strcmp(result.state, "partially_committed") == 0 ||
                 strcmp(result.state, "unknown") == 0);
     const int64_t deadline = heft__clock_mono_ns() + INT64_C(20000000000);
-    bool fenced = false; /* it gives up at its own deadline, and fences before it says so */
+    bool fenced = false; /* each gives up at its own deadline, and fences before it says so */
     while (!fenced && heft__clock_mono_ns() < deadline) {
+        fenced = true;
         for (int i = 2; i < 4; i++) {
-            fenced = fenced || atomic_load(&fleet.engines[i].last_status) == HEFT_ERR_POISONED;
+            fenced = fenced && atomic_load(&fleet.engines[i].last_status) == HEFT_ERR_POISONED;
         }
         (void)sched_yield();
     }
