@@ -7,6 +7,7 @@ heads than ranks in one family, a vocabulary that is no multiple of the padding.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -78,6 +79,27 @@ GLM4 = {
 }
 # Engines take the head size of these from the width, whatever head_dim says.
 WIDE = {"hidden_size": 256}
+BLOCK = 128
+FP8 = {
+    "quant_method": "fp8",
+    "fmt": "e4m3",
+    "activation_scheme": "dynamic",
+    "weight_block_size": [BLOCK, BLOCK],
+}
+MXFP4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
+WHOLE_BLOCKS = {  # on four ranks, too
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "moe_intermediate_size": 512,
+    "n_routed_experts": 4,
+    "n_group": 2,
+    "q_lora_rank": 128,
+    "kv_lora_rank": 128,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "head_dim": 64,
+}
 TIED_FEW_KEYS = {**WIDE, "tie_word_embeddings": True, "num_key_value_heads": 2}
 GEMMA = {
     "tie_word_embeddings": True,
@@ -95,11 +117,15 @@ class Family(NamedTuple):
     sizes: dict[str, Any]
     float32: tuple[str, ...] = ()
     draft: bool = False  # its multi-token prediction layers, as a model of their own
+    fp8: bool = False  # projections as the published DeepSeek-V3 has them: e4m3, scales of blocks
+    mxfp4: bool = False  # experts as the published GPT-OSS has them: two to a byte, scales of 32
     extra: tuple[tuple[str, Any], ...] = ()  # keys of config.json that transformers itself drops
 
     def config(self, **changes: Any) -> Any:
         sizes = {**SMALL, **self.sizes, **changes}
         config = config_of(self.model_type, self.architecture, torch.bfloat16, **sizes)
+        if self.fp8 or self.mxfp4:
+            config.quantization_config = FP8 if self.fp8 else MXFP4
         for key, value in self.extra:
             setattr(config, key, value)
         return config
@@ -113,7 +139,32 @@ class Family(NamedTuple):
         for name, tensor in names.items():
             if name.endswith(self.float32):
                 names[name] = tensor.to(torch.float32)
-        return names
+        if self.fp8:
+            names = dict(_quantised(names))
+        return dict(_packed(names)) if self.mxfp4 else names
+
+
+def _quantised(names: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Projections in e4m3, each with one scale for a block of 128 x 128."""
+    for name, tensor in names.items():
+        if "_proj" in name and name.endswith(".weight") and "eh_proj" not in name:
+            yield name, tensor.to(torch.float8_e4m3fn)
+            blocks = [-(-size // BLOCK) for size in tensor.shape]
+            yield f"{name}_scale_inv", torch.empty(blocks, device="meta")
+        else:
+            yield name, tensor
+
+
+def _packed(names: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Experts transposed, in blocks of 32 values: 16 bytes and one for their exponent."""
+    for name, tensor in names.items():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            experts, inner, outer = tensor.shape
+            shape = (experts, outer, inner // 32)
+            yield f"{name}_blocks", torch.empty(*shape, 16, dtype=torch.uint8, device="meta")
+            yield f"{name}_scales", torch.empty(shape, dtype=torch.uint8, device="meta")
+        else:
+            yield name, tensor
 
 
 def twin_of(name: str) -> str | None:
@@ -180,6 +231,14 @@ _ALL = (
     ),
     Family("deepseek-v3", "deepseek_v3", "DeepseekV3ForCausalLM", DEEPSEEK, BIAS),
     Family("deepseek-v3-mtp", "deepseek_v3", "DeepseekV3ForCausalLM", DEEPSEEK, BIAS, True),
+    Family(
+        "deepseek-v3-fp8",
+        "deepseek_v3",
+        "DeepseekV3ForCausalLM",
+        {**DEEPSEEK, **WHOLE_BLOCKS},
+        BIAS,
+        fp8=True,
+    ),
     Family("glm4-moe", "glm4_moe", "Glm4MoeForCausalLM", GLM4, BIAS),
     Family("glm4-moe-mtp", "glm4_moe", "Glm4MoeForCausalLM", GLM4, BIAS, True),
     Family("gemma2", "gemma2", "Gemma2ForCausalLM", GEMMA),
@@ -192,6 +251,13 @@ _ALL = (
             "num_local_experts": 8,
             "num_experts_per_tok": 2,
         },
+    ),
+    Family(
+        "gpt-oss-mxfp4",
+        "gpt_oss",
+        "GptOssForCausalLM",
+        {"num_local_experts": 8, "num_experts_per_tok": 2},
+        mxfp4=True,
     ),
 )
 FAMILIES = {family.name: family for family in _ALL}

@@ -90,8 +90,13 @@ def random_weights(names: Mapping[str, torch.Tensor], seed: int) -> dict[str, to
     generator = torch.Generator().manual_seed(seed)
     out = {}
     for name, meta in names.items():
-        values = torch.randn(tuple(meta.shape), generator=generator)
-        out[name] = values.to(meta.dtype)
+        if meta.dtype == torch.uint8:
+            out[name] = torch.randint(
+                256, tuple(meta.shape), generator=generator, dtype=torch.uint8
+            )
+        else:
+            values = torch.randn(tuple(meta.shape), generator=generator)
+            out[name] = values.to(meta.dtype)
     for name in out:
         if (twin := twin_of(name)) in out:
             out[name] = out[twin].clone()
@@ -131,7 +136,7 @@ def _params(model: torch.nn.Module, plan: heft.Plan, rank: int, poison: int) -> 
     there = {place.name: place.tensor.detach() for place in places_of(model)}
     tensors = {info.name: there[info.name] for info in plan.params(rank)}
     for tensor in tensors.values():
-        tensor.view(torch.uint8).fill_(poison)
+        bytes_of(tensor).fill_(poison)
     return _Params(model, tensors)
 
 
@@ -145,8 +150,12 @@ def _direct(plan: heft.Plan, rank: int) -> set[str]:
     return direct
 
 
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return (tensor if tensor.dim() else tensor.unsqueeze(0)).view(torch.uint8)
+
+
 def assert_equal(name: str, wanted: torch.Tensor, given: torch.Tensor) -> None:
-    same = wanted.view(torch.uint8) == given.view(torch.uint8)
+    same = bytes_of(wanted) == bytes_of(given)
     if not bool(same.all()):
         first = int((~same).flatten().nonzero()[0]) // wanted.element_size()
         raise AssertionError(
@@ -159,6 +168,6 @@ def assert_equal(name: str, wanted: torch.Tensor, given: torch.Tensor) -> None:
 def layouts_of(engine_name: str, family: Family) -> Sequence[Layout]:
     """Whole models for transformers; else two widths, and experts over ranks if there are any."""
     if engine_name == "transformers":
-        return () if family.draft else (Layout(1),)
+        return () if family.draft or family.fp8 or family.mxfp4 else (Layout(1),)
     experts = "num_experts_per_tok" in family.sizes
     return (Layout(2), Layout(4), *((Layout(4, True),) if experts else ()))

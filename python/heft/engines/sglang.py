@@ -84,7 +84,11 @@ from sglang.srt.layers.dp_attention import (  # noqa: E402
     initialize_dp_attention,
 )
 from sglang.srt.layers.moe import initialize_moe_config  # noqa: E402
-from sglang.srt.model_loader.loader import DefaultModelLoader, _initialize_model  # noqa: E402
+from sglang.srt.model_loader.loader import (  # noqa: E402
+    DefaultModelLoader,
+    _get_quantization_config,
+    _initialize_model,
+)
 from sglang.srt.model_loader.utils import set_default_torch_dtype  # noqa: E402
 from sglang.srt.runtime_context import SpawnRanks, publish, reset_context  # noqa: E402
 from sglang.srt.server_args import ServerArgs  # noqa: E402
@@ -129,8 +133,9 @@ def build(
     _start_groups(tp, rank)
     initialize_dp_attention(args)
     init_dp_gathered_buffer(model_config)
+    quant_config = _get_quantization_config(model_config, load_config)
     with set_default_torch_dtype(model_config.dtype), torch.device(device):
-        model: torch.nn.Module = _initialize_model(model_config, load_config, None)
+        model: torch.nn.Module = _initialize_model(model_config, load_config, quant_config)
     model.heft_is_draft = draft  # for exceptions()
     return model
 
@@ -185,14 +190,19 @@ def post(model: torch.nn.Module) -> None:
     DefaultModelLoader.postprocess_weights(model, torch.device("cpu"))
 
 
+_CACHE_SCALES = ("k_scale", "v_scale")  # parameters that checkpoints have rarely
+
+
 def exceptions(model: torch.nn.Module) -> list[Exception_]:
     """A draft has the target's embedding and head, which SGLang puts there after loading."""
     config = model.config
+    cache = [_names.untouched(f"*.{name}", "of the cache; kept") for name in _CACHE_SCALES]
     if not model.heft_is_draft:
-        return _names.unused_by_target(config)
+        return [*_names.unused_by_target(config), *cache]
     shared = "the target's, put there by set_embed_and_head"
     both = ("model.embed_tokens.weight", "lm_head.weight")
     return [
+        *cache,
         *_names.unused_by_draft(config),
         _names.unused(f"model.layers.{config.num_hidden_layers}.shared_head.head.weight", shared),
         _names.unused(f"model.layers.{config.num_hidden_layers}.embed_tokens.weight", shared),
