@@ -88,6 +88,10 @@ def _split(source: Source) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     for name, tensor in state.items():
         if not isinstance(tensor, torch.Tensor):
             raise argument_error(f'"{name}" is a {type(tensor).__name__}, not a tensor')
+        if tensor.layout is not torch.strided:
+            raise argument_error(f'tensor "{name}" is {tensor.layout}: to_dense() it first')
+        if tensor.dtype not in _DTYPES:
+            raise argument_error(f'tensor "{name}": {tensor.dtype} is no dtype of heft')
         key = memory_key(tensor)
         if tensor.numel() > 0 and key in first:
             aliases[name] = first[key]
@@ -115,12 +119,30 @@ def tensor_of(memory: Memory) -> torch.Tensor:
     return torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).view(memory.shape)
 
 
+def _first_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What differs between two mappings of names to memory keys, by the first name."""
+    name = next(n for n in [*before, *now] if before.get(n) != now.get(n))
+    if name not in now:
+        return f'tensor "{name}" is gone, or shares the memory of another one now'
+    if name not in before:
+        return f'tensor "{name}" was not there when the publisher was made'
+    (address, *layout), (address_now, *layout_now) = before[name], now[name]
+    if layout != layout_now:
+        return f'tensor "{name}" was {_layout_text(*layout)}, is {_layout_text(*layout_now)}'
+    return f'tensor "{name}" moved from {address:#x} to {address_now:#x}'
+
+
+def _layout_text(dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> str:
+    return f"{dtype} {list(shape)} with strides {list(strides)}"
+
+
 class ModulePublisher:
     """A source rank: the tensors of a module or a state dict, pushed as they are at each push.
 
     Tensors that are not contiguous are copied at each push (`copied_bytes` says how much memory
-    that takes); all others are read where they are, and must not change while a push runs. One that
-    was given other memory since is refused by name.
+    that takes); all others are read where they are, and must not change while a push runs. The
+    module is looked at again before each push: a tensor that was replaced, added or taken away, or
+    was given other memory, is refused by name (make a new publisher then).
     """
 
     def __init__(
@@ -133,9 +155,8 @@ class ModulePublisher:
         attrs: Mapping[str, str] | None = None,
     ) -> None:
         tensors, self.aliases = _split(source)
-        self._names = list(tensors)
-        self._originals = list(tensors.values())
-        self._addresses = list(map(torch.Tensor.data_ptr, self._originals))
+        self._source = source
+        self._keys = {name: memory_key(tensor) for name, tensor in tensors.items()}
         plain = {name: tensor.detach() for name, tensor in tensors.items()}
         self._copies = {
             name: torch.empty(tensor.shape, dtype=tensor.dtype)
@@ -162,12 +183,9 @@ class ModulePublisher:
 
     def push(self, version: int) -> PushResult:
         """Bring every registered engine to this version, or leave all of them at theirs."""
-        now = list(map(torch.Tensor.data_ptr, self._originals))
-        if now != self._addresses:
-            i = next(k for k, address in enumerate(now) if address != self._addresses[k])
-            raise argument_error(
-                f'tensor "{self._names[i]}" moved from {self._addresses[i]:#x} to {now[i]:#x}'
-            )
+        now = {name: memory_key(tensor) for name, tensor in tensors_of(self._source).items()}
+        if now != self._keys:
+            raise argument_error(f"{_first_change(self._keys, now)}; make a new publisher of it")
         for name, copy in self._copies.items():
             copy.copy_(self._strided[name])
         return self.publisher.push(version)

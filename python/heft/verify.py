@@ -26,7 +26,7 @@ from heft.tape import OpCode
 from heft.trace.api import specs_of
 from heft.trace.errors import TraceError
 from heft.trace.model import Place, State, places_of
-from heft.trace.run import Load, Specs
+from heft.trace.run import Load, Specs, loader_of
 
 if TYPE_CHECKING:
     from heft.trace.api import Trace
@@ -115,9 +115,7 @@ def verify(
         plan = plan.plan(partial=True)  # what other ranks take is no matter here
     if wanted is None:
         wanted = specs_of([(s.name, s.dtype, s.shape) for s in plan.sources])
-    loader = load or getattr(model, "load_weights", None)
-    if loader is None:
-        raise TraceError(f"{type(model).__name__} has no load_weights; pass load=")
+    loader = loader_of(model, load)
     numbers = Numbers(wanted, values or {}, seed)
     check = Check(plan, rank, numbers, skips)
     state = State(model)

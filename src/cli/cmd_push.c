@@ -158,9 +158,7 @@ static int push(const cli_args_t *args, const cli_model_t *model, const void *co
     if (status != HEFT_OK) {
         int local = cli_exit_of(&err);
         if (status == HEFT_ERR_PROOF && result.round_epoch == 0) { /* refused: an empty side */
-            return cli_fail(args, CLI_PEER,
-                            "%s: no destination is registered at %s; start heft serve, or use "
-                            "--wait-for N (%s)",
+            return cli_fail(args, CLI_PEER, "%s at %s; start heft serve, or use --wait-for N (%s)",
                             err.message, opts.url, heft_status_get_name(status));
         }
         (void)cli_fail_status(args, &err);

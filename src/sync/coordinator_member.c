@@ -388,10 +388,10 @@ static bool check_contents(heft_coordinator_t *c, heft__call_t *call, const heft
 {
     heft__problems_t problems;
     memset(&problems, 0, sizeof problems);
-    heft_error_t err = HEFT_ERROR_INIT;
+    heft_error_t err = HEFT_ERROR_INIT, first = HEFT_ERROR_INIT;
     bool ok = true;
-    if (check_manifest(c, entry, bind, &err) != HEFT_OK) {
-        ok = heft__problems_add(&problems, HEFT__PROBLEM_MANIFEST, NULL, "%s", err.message) ==
+    if (check_manifest(c, entry, bind, &first) != HEFT_OK) {
+        ok = heft__problems_add(&problems, HEFT__PROBLEM_MANIFEST, NULL, "%s", first.message) ==
              HEFT_OK;
     }
     if (bind->contract[0] != '\0' &&
@@ -402,8 +402,10 @@ static bool check_contents(heft_coordinator_t *c, heft__call_t *call, const heft
     }
     const uint32_t total = heft__problems_total(&problems);
     if (total > 0 || !ok) {
-        char text[120];
-        (void)snprintf(text, sizeof text, "member %.80s: %u problems", entry->id, total);
+        char text[640];
+        (void)snprintf(text, sizeof text, "member %.80s: %u problem%s, the first: %.400s",
+                       entry->id, total, total == 1 ? "" : "s",
+                       first.status != HEFT_OK ? first.message : err.message);
         heft__call_json(call, 422,
                         json_pack("{s:{s:s,s:s},s:o}", "error", "status", "ERR_PROOF", "message",
                                   text, "problems", heft__json_problems(&problems)));

@@ -193,7 +193,9 @@ static void refuse_begin(heft_coordinator_t *c, heft__call_t *call, heft_error_t
     const char *why;
     if (err->status == HEFT_ERR_POISONED && heft__round_is_poisoned(&c->round, &slot, &why) &&
         slot >= 0 && c->entries[slot] != NULL) {
-        heft__call_error(call, 409, HEFT_ERR_POISONED, "member %s: %s", c->entries[slot]->id, why);
+        const char *remedy = heft__poison_remedy(c->round.members[slot].poison);
+        heft__call_error(call, 409, HEFT_ERR_POISONED, "member %s: %s; %s", c->entries[slot]->id,
+                         why, remedy);
     } else {
         heft__call_fail(call, err);
     }

@@ -75,7 +75,8 @@ heft_status_t heft__member_create(const heft__member_config_t *config, heft__mem
                                   heft_error_t *err)
 {
     if (config->access.url == NULL) {
-        return heft__error_set(err, HEFT_ERR_ARGUMENT, "no url of a coordinator");
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "no url of a coordinator: give one, or set HEFT_URL");
     }
     heft__member_t *member = heft__calloc(1, sizeof *member);
     if (member == NULL) {

@@ -374,9 +374,10 @@ static heft_status_t check_sides(const heft__round_t *round, const heft__round_r
         }
     }
     if (n_destinations == 0 || (n_sources == 0 && request->kind != HEFT__KIND_LIVE)) {
-        return heft__error_set(err, HEFT_ERR_PROOF, "empty side: %u source%s, %u destination%s",
-                               n_sources, n_sources == 1 ? "" : "s", n_destinations,
-                               n_destinations == 1 ? "" : "s");
+        return heft__error_set(
+            err, HEFT_ERR_PROOF, "empty side: %u source%s, %u destination%s: no %s is registered",
+            n_sources, n_sources == 1 ? "" : "s", n_destinations, n_destinations == 1 ? "" : "s",
+            n_destinations == 0 ? "destination" : "source");
     }
     return HEFT_OK;
 }

@@ -46,6 +46,11 @@ def build(
             f"transformers: rank {rank} of {tp}, expert parallel {expert_parallel}, draft {draft}: "
             "this plug-in loads whole models only"
         )
+    if not config.architectures:
+        raise ValueError(
+            f"transformers: {type(config).__name__} has no architectures: set "
+            'config.architectures = ["..ForCausalLM"], as config.json of a checkpoint has it'
+        )
     model_class = getattr(transformers, config.architectures[0])
     with torch.device(device):
         model: torch.nn.Module = model_class._from_config(config, dtype=config.dtype)
@@ -107,7 +112,8 @@ def _check(model: torch.nn.Module, info: Any) -> None:
     problems += [f"{name}: not given" for name in sorted(info.missing_keys - tied)]
     if problems:
         shown = "; ".join(" ".join(problem.split()) for problem in problems[:5])
-        raise ValueError(f"transformers: {len(problems)} problems: {shown}")
+        word = "problem" if len(problems) == 1 else "problems"
+        raise ValueError(f"transformers: {len(problems)} {word}: {shown}")
 
 
 def post(model: torch.nn.Module) -> None:

@@ -23,7 +23,7 @@ from heft.trace.errors import TraceError
 from heft.trace.flow import Flow, OpaqueUse
 from heft.trace.kernels import KnownKernel
 from heft.trace.model import Owner
-from heft.trace.run import Load, Recording, Specs, record
+from heft.trace.run import Load, Recording, Specs, loader_of, record
 from heft.trace.values import settle
 
 _TORCH_DTYPES = {name: dtype for dtype, name in TAPE_DTYPES.items()}
@@ -116,11 +116,7 @@ def trace(
     """
     started = time.perf_counter()
     wanted = specs_of(specs)
-    if load is None:
-        load = getattr(model, "load_weights", None)
-        if load is None:
-            raise TraceError(f"{type(model).__name__} has no load_weights; pass load=")
-    loader, known = load, list(kernels)
+    loader, known = loader_of(model, load), list(kernels)
 
     def run(answers: Answers) -> Recording:
         return record(model, wanted, loader, torch.device(device), answers, known)
@@ -177,6 +173,10 @@ def _tensor_of(owner: Owner) -> tuple[str, DType, tuple[int, ...]]:
 
 def specs_of(specs: Any) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     """Name -> (dtype, shape) as PyTorch counts them, from all that trace() takes."""
+    if isinstance(specs, torch.nn.Module):
+        raise TraceError(
+            f"specs is the module {type(specs).__name__}; give heft.torch.manifest_of of it"
+        )
     if isinstance(specs, Mapping):
         triples: Iterable[Any] = ((name, t.dtype, tuple(t.shape)) for name, t in specs.items())
     elif isinstance(specs, Manifest):
@@ -184,7 +184,10 @@ def specs_of(specs: Any) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     else:
         triples = specs
     out: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
-    for name, dtype, shape in triples:
+    for triple in triples:
+        if isinstance(triple, str) or len(triple) != 3:
+            raise TraceError(f"specs: {triple!r} is no (name, dtype, shape)")
+        name, dtype, shape = triple
         if name in out:
             raise TraceError(f'source "{name}" is listed twice')
         out[name] = _torch_spec(name, dtype, tuple(shape))

@@ -20,6 +20,20 @@ from heft.trace.tracer import Tracer, is_loader_frame, short_path
 
 Specs = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 Load = Callable[[Iterator[tuple[str, torch.Tensor]]], object]
+MAX_TEXT = 500  # characters of what a loader raised that go into one line
+
+
+def loader_of(model: torch.nn.Module, load: Load | None) -> Load:
+    """What was given, or the model's own; an error says what to give."""
+    loader: Load | None = load if load is not None else getattr(model, "load_weights", None)
+    if loader is None:
+        raise TraceError(
+            f"{type(model).__name__} has no load_weights: pass load=, a function of the (name, "
+            "tensor) pairs; heft.engines.get(..).load is one for transformers, vLLM and SGLang"
+        )
+    if not callable(loader):
+        raise TraceError(f"load is a {type(loader).__name__}, not a function")
+    return loader
 
 
 class Recording:
@@ -92,10 +106,16 @@ def _run(tracer: Tracer, load: Load, pulled: _Pulled) -> None:
         if tracer.refused is not None and tracer.refused[0] is error:
             names = tracer.refused[1]
         what = ", ".join(names) or (f'source "{pulled.last}"' if pulled.last else "no source yet")
-        text = str(error).splitlines()[0] if str(error) else ""
+        text = _one_line(str(error))
         raise TraceError(
             f"{where}: the loader failed with {what}: {type(error).__name__}: {text}"
         ) from error
+
+
+def _one_line(text: str) -> str:
+    """All of it where it is short: PyTorch's first line may say only that there were errors."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_TEXT else f"{line[:MAX_TEXT]}..."
 
 
 def _culprits(error: BaseException) -> tuple[str, list[str]]:

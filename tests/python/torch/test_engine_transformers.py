@@ -68,7 +68,7 @@ def test_loading_refuses_what_from_pretrained_would_log(change: object, said: st
     engine = engines.get("transformers")
     weights = random_weights(LLAMA.names(), seed=2)
     change(weights)
-    with pytest.raises(ValueError, match="transformers: 1 problems") as error:
+    with pytest.raises(ValueError, match="transformers: 1 problem:") as error:
         engine.load(engine.build(LLAMA.config()), weights.items())
     assert said in str(error.value)
 

@@ -9,7 +9,7 @@ import pathlib
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 import torch
@@ -524,6 +524,37 @@ def test_publisher_names_ties_and_copies_what_is_strided(url: str) -> None:
         trainer.norm.data = kept.clone()
         with pytest.raises(errors.HeftError, match='tensor "norm" moved from'):
             publisher.push(1)
+
+
+def test_publisher_refuses_a_module_that_is_not_what_it_was(url: str) -> None:
+    def refusal(change: Callable[[torch.nn.Module], None]) -> str:
+        trainer = Trainer()
+        with ModulePublisher(trainer, url=url) as publisher:
+            change(trainer)
+            with pytest.raises(errors.ArgumentError) as caught:
+                publisher.push(1)
+        return str(caught.value)
+
+    def replace(trainer: torch.nn.Module) -> None:
+        old = trainer.norm  # kept: nothing else may get its address
+        trainer.norm = torch.nn.Parameter(old.detach().clone())
+        trainer.old = [old]
+
+    def retype(trainer: torch.nn.Module) -> None:
+        trainer.norm = torch.nn.Parameter(trainer.norm.detach().double())
+
+    assert 'tensor "norm" moved from' in refusal(replace)
+    assert 'tensor "norm" was torch.float32' in refusal(retype)
+    assert 'tensor "norm" is gone' in refusal(lambda t: delattr(t, "norm"))
+    added = refusal(lambda t: t.register_buffer("scale", torch.ones(2)))
+    assert 'tensor "scale" was not there' in added
+
+
+def test_a_tensor_that_cannot_be_sent_is_named() -> None:
+    with pytest.raises(errors.ArgumentError, match='tensor "a": torch.complex64 is no dtype'):
+        manifest_of({"a": torch.zeros(2, dtype=torch.complex64)})
+    with pytest.raises(errors.ArgumentError, match='tensor "b" is torch.sparse_coo'):
+        manifest_of({"b": torch.zeros(2, 2).to_sparse()})
 
 
 def test_a_model_of_transformers(url: str) -> None:
