@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 import heft
 
 GUIDE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "guide" / "python.md"
@@ -25,6 +27,20 @@ def test_the_code_of_the_guide_runs() -> None:
     assert "recipe:5" in said.stdout or '"up"' in said.stdout
 
 
+def test_the_whole_example_of_tracing_runs(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    text = (GUIDE.parent / "tracing.md").read_text()
+    blocks = re.findall(r"^```python\n(import pathlib\n.*?)^```", text, re.M | re.S)
+    assert len(blocks) == 1
+    command = [sys.executable, "-c", blocks[0]]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
+    assert said.returncode == 0, said.stderr
+    assert "proven: 0 errors" in said.stdout
+    recorded = heft.Contract.from_json((tmp_path / "contract.json").read_text())
+    assert recorded.is_traced and recorded.n_ranks == 1
+
+
 def test_every_public_name_that_the_guide_lists_is_there() -> None:
     table = GUIDE.read_text().split("## What there is")[1].split("## Tensors")[0]
     cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
@@ -32,7 +48,7 @@ def test_every_public_name_that_the_guide_lists_is_there() -> None:
     missing = [
         name
         for name in names
-        if name not in ("torch", "live", "trace", "verify") and not hasattr(heft, name)
+        if name not in ("torch", "live", "trace", "verify", "engines") and not hasattr(heft, name)
     ]
     assert len(names) > 30
     assert missing == []
