@@ -12,9 +12,9 @@
 
 /* ---- orders ---- */
 
-static void fill_peer(const heft_coordinator_t *c, uint32_t slot, heft__peer_t *peer)
+static void fill_peer(const heft_coordinator_t *c, const heft__entry_t *entry, uint32_t slot,
+                      heft__peer_t *peer)
 {
-    const heft__entry_t *entry = c->entries[slot];
     memset(peer, 0, sizeof *peer);
     memcpy(peer->id, entry->id, sizeof peer->id);
     memcpy(peer->incarnation, entry->identity.incarnation, sizeof peer->incarnation);
@@ -67,8 +67,8 @@ static heft_status_t fill_peers(const heft_coordinator_t *c, uint32_t self, heft
         return heft__error_nomem(err, n * sizeof *out->peers);
     }
     for (uint32_t i = 0; i < c->round.n_members; i++) {
-        if (is_peer(c, self, i, out->target)) {
-            fill_peer(c, i, &out->peers[out->n_peers++]);
+        if (c->entries[i] != NULL && is_peer(c, self, i, out->target)) {
+            fill_peer(c, c->entries[i], i, &out->peers[out->n_peers++]);
         }
     }
     return HEFT_OK;

@@ -92,16 +92,17 @@ static void do_stage(heft_subscriber_t *sub, const heft__order_t *order)
     if (sub->window != NULL) {
         heft__window_query(sub->window, &state);
     }
+    const bool is_ready = sub->window != NULL && sub->window->ptr != NULL && state.n_writing == 0;
     if (sub->work.plan == NULL ||
         strcmp(order->plan, heft_plan_get_rank_digest(sub->work.plan, 0)) != 0) {
         (void)heft__error_set(
             &err, HEFT_ERR_STATE, "plan digest %.16s ordered, %.16s here", order->plan,
             sub->work.plan != NULL ? heft_plan_get_rank_digest(sub->work.plan, 0) : "none");
-    } else if (sub->window == NULL || sub->window->ptr == NULL || state.n_writing > 0) {
+    } else if (!is_ready) {
         (void)heft__error_set(&err, HEFT_ERR_STATE, "staging is not ready: %u earlier writers",
                               state.n_writing);
     }
-    if (err.status != HEFT_OK) {
+    if (err.status != HEFT_OK || !is_ready) {
         heft__member_conclude(sub->member, HEFT__RESULT_FAILED, HEFT__STATE_IDLE, &err, NULL);
         return;
     }

@@ -134,7 +134,7 @@ void heft__shape_to_logical(const heft_shape_t *storage, heft_dtype_t dtype, hef
 {
     const int64_t bits = heft_dtype_get_bits(dtype);
     *out = *storage;
-    if (bits < 8 && storage->rank > 0) {
+    if (bits > 0 && bits < 8 && storage->rank > 0) {
         out->extent[storage->rank - 1] = storage->extent[storage->rank - 1] * 8 / bits;
     }
 }
