@@ -9,5 +9,6 @@ heft_add_test(test_recover SOURCES e2e/test_recover.c e2e/push_fleet.c LIBS heft
 heft_add_test(test_in_place SOURCES e2e/test_in_place.c e2e/push_fleet.c LIBS heft_fleet_support LABELS "sync;e2e")
 heft_add_test(test_deliver SOURCES e2e/test_deliver.c e2e/deliver_pair.c LABELS "sync;e2e")
 heft_add_test(test_loader SOURCES e2e/test_loader.c e2e/deliver_pair.c LABELS "sync;e2e")
+heft_add_test(test_chunk_orders SOURCES e2e/test_chunk_orders.c e2e/deliver_pair.c LABELS "sync;e2e")
 # The oracle goes element by element over tens of megabytes: worth optimising in every build.
 set_source_files_properties(e2e/fleet_model.c PROPERTIES COMPILE_OPTIONS -O2)

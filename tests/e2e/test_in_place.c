@@ -222,6 +222,54 @@ static void held_put_cannot_land_in_another_part(void **state)
     stop_loop(&fleet);
 }
 
+/* Lets the held put go once the other replica serves the new version. */
+static void *release_when_the_others_serve(void *arg)
+{
+    pf_fleet_t *fleet = arg;
+    const int64_t deadline = heft__clock_mono_ns() + INT64_C(15000000000);
+    bool is_ready = false;
+    while (!is_ready && heft__clock_mono_ns() < deadline) {
+        is_ready = heft__loop_was_reached(fleet->loop) &&
+                   atomic_load(&fleet->engines[0].n_flipped) == 2 &&
+                   atomic_load(&fleet->engines[1].n_flipped) == 2;
+        (void)sched_yield();
+    }
+    uint32_t n_landed = 0;
+    uint32_t n_refused = 0;
+    fleet->n_seen = is_ready; /* the buffer that is being written has not been filled again: */
+    fleet->n_unseen =
+        atomic_load(&fleet->engines[2].n_flipped) + atomic_load(&fleet->engines[3].n_flipped);
+    heft__loop_release(fleet->loop, &n_landed, &n_refused);
+    fleet->n_unseen += n_landed == 1 && n_refused == 0 ? 0 : 100;
+    return NULL;
+}
+
+/* While a put is under way its buffer is not filled again; who does not need it goes on, and when
+ * it has landed everything is as if it had not been slow. */
+static void held_put_holds_up_its_own_engine_alone(void **state)
+{
+    (void)state;
+    for (int part = 0; part < 3; part++) {
+        pf_fleet_t fleet;
+        heft_error_t err = HEFT_ERROR_INIT;
+        heft__loop_t *loop = NULL;
+        pthread_t thread;
+        EXPECT_STATUS(heft__loop_create(false, &loop, &err), HEFT_OK);
+        const pf_opts_t opts = { .width = 32, .n_replicas = 2, .loop = loop, .in_place = 2 };
+        pf_start(&fleet, &opts);
+        push_ok(&fleet, 1);
+        heft__loop_set_fault(loop, HEFT__LOOP_HOLD, STAGED_PUTS + part);
+        assert_int_equal(pthread_create(&thread, NULL, release_when_the_others_serve, &fleet), 0);
+        push_ok(&fleet, 2);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        assert_int_equal(fleet.n_seen, 1);
+        assert_int_equal(fleet.n_unseen, 2); /* version 1 of both */
+        push_ok(&fleet, 3);
+        pf_expect_untorn(&fleet, false);
+        stop_loop(&fleet);
+    }
+}
+
 /* What fails before the decision costs nothing: nothing has been written. */
 static void failure_before_the_decision_keeps_n(void **state)
 {
@@ -251,6 +299,7 @@ int main(void)
         cmocka_unit_test(in_place_failure_poisons),
         cmocka_unit_test(damaged_chunk_is_sent_again),
         cmocka_unit_test(held_put_cannot_land_in_another_part),
+        cmocka_unit_test(held_put_holds_up_its_own_engine_alone),
         cmocka_unit_test(failure_before_the_decision_keeps_n),
     };
     const char *level = getenv("HEFT_TEST_LOG");

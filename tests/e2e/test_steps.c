@@ -7,6 +7,8 @@
 
 #include "sync/member_private.h"
 
+#include <sched.h>
+
 static const pf_opts_t small = { .width = 32, .n_replicas = 2, .phase_ms = 5000 };
 
 static void push_ok(pf_fleet_t *fleet, int64_t version, heft_push_result_t *result)
@@ -117,6 +119,71 @@ static void phases_serialised(void **state)
     pf_stop(&fleet);
 }
 
+/* In the pause hook, until the test lets it go. */
+static atomic_bool is_let_go;
+
+static void hang(pf_engine_t *e)
+{
+    const int64_t deadline = heft__clock_mono_ns() + INT64_C(20000000000);
+    e->fleet->n_seen++;
+    while (!atomic_load(&is_let_go) && heft__clock_mono_ns() < deadline) {
+        (void)sched_yield();
+    }
+}
+
+static char *result_of(const pf_fleet_t *fleet, const heft_push_result_t *result)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    char path[80];
+    char *json = NULL;
+    (void)snprintf(path, sizeof path, "/v1/rounds/%lld.%lld", (long long)result->round_epoch,
+                   (long long)result->round_seq);
+    EXPECT_STATUS(
+        heft_client_get(heft_coordinator_get_url(fleet->coordinator), path, 20000, &json, &err),
+        HEFT_OK);
+    return json;
+}
+
+/* One engine refuses and another one does not answer: the round ends by its deadlines, names both,
+ * and everybody serves what was served before. */
+static void two_engines_fail_and_both_are_named(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    const pf_opts_t opts = { .width = 32, .n_replicas = 2, .phase_ms = 1500 };
+    pf_start(&fleet, &opts);
+    push_ok(&fleet, 1, &result);
+    atomic_store(&is_let_go, false);
+    atomic_store(&fleet.engines[1].fail_pause, 1);
+    atomic_store(&fleet.engines[2].in_pause, hang);
+    const int64_t began = heft__clock_mono_ns();
+    EXPECT_STATUS(pf_push(&fleet, 2, &result, &err), HEFT_ERR_STATE);
+    assert_true(heft__clock_mono_ns() - began < INT64_C(10000000000));
+    EXPECT_MESSAGE("destination.heft.0.1: the pause hook failed");
+    assert_string_equal(result.state, "aborted");
+    assert_int_equal(fleet.n_seen, 1);
+    char *json = result_of(&fleet, &result);
+    assert_non_null(strstr(json, "\"member\":\"destination.heft.0.1\""));
+    assert_non_null(strstr(json, "\"destination.heft.1.0: abort is not confirmed\""));
+    heft_string_free(json);
+    for (uint32_t i = 0; i < fleet.n_engines; i++) { /* whoever answers serves on at once */
+        if (i != 2) {
+            pf_await_serving(&fleet.engines[i]);
+            assert_int_equal(heft_subscriber_get_version(fleet.engines[i].sub), 1);
+        }
+    }
+    atomic_store(&is_let_go, true);
+    for (uint32_t i = 0; i < fleet.n_engines; i++) {
+        pf_await_serving(&fleet.engines[i]);
+    }
+    pf_expect_version(&fleet, 1);
+    push_ok(&fleet, 3, &result);
+    pf_expect_untorn(&fleet, false);
+    pf_stop(&fleet);
+}
+
 /* Put an order into the mailbox, as if it had come. */
 static void give_order(pf_engine_t *e, heft__phase_t target)
 {
@@ -218,6 +285,7 @@ int main(void)
         cmocka_unit_test(manifest_collected_once),
         cmocka_unit_test(replicas_same_names_both_written),
         cmocka_unit_test(phases_serialised),
+        cmocka_unit_test(two_engines_fail_and_both_are_named),
         cmocka_unit_test(abort_after_flip_noop),
         cmocka_unit_test(crash_between_work_and_record),
     };
