@@ -321,18 +321,22 @@ static heft_status_t look_at_round(heft_publisher_t *pub, heft__http_t *http,
 }
 
 /* The caller's version is decided, one way or the other, and somebody is slow to clear away: a dead
- * rank is waited for until its contact time is over. */
-static void tell_wait(const heft__outcome_t *outcome)
+ * rank is waited for until its contact time is over. Says for how long already, and for what. */
+static void tell_wait(const heft__outcome_t *outcome, int64_t since_ns)
 {
     const bool is_clearing = strcmp(outcome->phase, "resume") == 0 ||
                              strcmp(outcome->phase, "release") == 0 ||
                              strcmp(outcome->phase, "abort") == 0;
+    const bool has_failed = outcome->cause.status != HEFT_OK;
     char id[HEFT__ROUND_TEXT_SIZE];
     if (is_clearing && outcome->n_awaited > 0) {
         heft__round_id_format(outcome->round, id);
-        heft__log(HEFT_LOG_WARN, "publisher", "round %s is %s: waiting for %s of %s%s", id,
+        heft__log(HEFT_LOG_WARN, "publisher",
+                  "round %s is %s: waiting for %s of %s%s; the push has taken %.0f s%s%s", id,
                   outcome->state, outcome->phase, outcome->awaited,
-                  outcome->n_awaited > 1 ? " and others" : "");
+                  outcome->n_awaited > 1 ? " and others" : "",
+                  (double)(heft__clock_mono_ns() - since_ns) / 1e9,
+                  has_failed ? "; it failed: " : "", has_failed ? outcome->cause.cause : "");
     }
 }
 
@@ -341,8 +345,9 @@ static void tell_wait(const heft__outcome_t *outcome)
 static heft_status_t follow_round(heft_publisher_t *pub, heft__http_t *http, heft__round_id_t round,
                                   heft__outcome_t *outcome_out, heft_error_t *err)
 {
-    int64_t silence_ns = (int64_t)pub->deadline_ms * 1000000;
-    int64_t deadline = heft__clock_mono_ns() + silence_ns;
+    const int64_t silence_ns = (int64_t)pub->deadline_ms * 1000000;
+    const int64_t since_ns = heft__clock_mono_ns();
+    int64_t deadline = since_ns + silence_ns;
     for (;;) {
         int code = 0;
         heft_status_t status = look_at_round(pub, http, round, outcome_out, &code, err);
@@ -351,7 +356,7 @@ static heft_status_t follow_round(heft_publisher_t *pub, heft__http_t *http, hef
                 return HEFT_OK;
             }
             deadline = heft__clock_mono_ns() + silence_ns;
-            tell_wait(outcome_out);
+            tell_wait(outcome_out, since_ns);
         } else if (code != 0 || heft__clock_mono_ns() >= deadline) {
             return status; /* the coordinator does not know the round, or has been away too long */
         } else {

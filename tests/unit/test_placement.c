@@ -352,6 +352,42 @@ static void random_fleets_send_each_element_once(void **state)
     }
 }
 
+/* 10 rows over 3 ranks, as meshes of two frameworks cut them: the remainder at the end, or parts of
+ * equal size as long as they last. */
+static void uneven_splits_arrive_exactly(void **state)
+{
+    (void)state;
+    static const int64_t bounds[][4] = { { 0, 3, 6, 10 }, { 0, 4, 8, 10 }, { 0, 10, 10, 10 } };
+    for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++) {
+        heft_error_t err = HEFT_ERROR_INIT;
+        heft_status_t status;
+        heft_placement_t *p = NULL;
+        fleet_t f;
+        begin_fleet(&f);
+        add_tensor(&f, HEFT_DTYPE_U32, &(heft_shape_t){ .rank = 2, .extent = { 10, 3 } });
+        end_fleet(&f);
+        for (uint32_t r = 0; r < 3; r++) {
+            heft_shard_t shard = whole_of(&f, 0, r);
+            shard.begin[0] = bounds[i][r];
+            shard.end[0] = bounds[i][r + 1];
+            f.shards[f.n_shards++] = shard;
+        }
+        EXPECT_STATUS(heft_placement_create(f.manifest, f.shards, f.n_shards, NULL, &p, &err),
+                      HEFT_OK);
+        for (uint32_t r = 0; r < 3; r++) {
+            assert_int_equal(heft_placement_get_load(p, r),
+                             (bounds[i][r + 1] - bounds[i][r]) * 3 * 4);
+        }
+        judge_cuts(&f, p);
+        heft_plan_t *plan = place(&f, p, &status, &err);
+        EXPECT_STATUS(status, HEFT_OK);
+        judge_plan(&f, plan);
+        heft_plan_destroy(plan);
+        heft_placement_destroy(p);
+        heft_manifest_destroy(f.manifest);
+    }
+}
+
 /* ---- balance ---- */
 
 static void replicas_share_the_work(void **state)
@@ -555,6 +591,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_fleets_send_each_element_once),
+        cmocka_unit_test(uneven_splits_arrive_exactly),
         cmocka_unit_test(replicas_share_the_work),
         cmocka_unit_test(what_is_no_placement_is_refused),
         cmocka_unit_test(exceptions_are_those_of_the_recipe),
