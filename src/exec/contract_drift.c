@@ -360,9 +360,11 @@ heft_status_t heft_contract_compare(const heft_contract_t *first, const heft_con
                                     heft_drift_t **drift_out, heft_error_t *err)
 {
     comparer_t c = { .first = first, .second = second, .err = err };
+    /* a traced loader's two sides mostly have the same names: a line says which side it is of */
+    const char *prefix = first->n_tapes > 0 && second->n_tapes > 0 ? "source" : "";
     heft_status_t status = heft__drift_create_empty(&c.drift, err);
     if (status == HEFT_OK) {
-        status = heft__drift_add_manifests(c.drift, "", first->manifest, second->manifest, err);
+        status = heft__drift_add_manifests(c.drift, prefix, first->manifest, second->manifest, err);
     }
     status = status == HEFT_OK ? compare_mappings(&c) : status;
     if (status != HEFT_OK) {

@@ -424,7 +424,15 @@ static heft_status_t compare_param(const heft__contract_comparer_t *c, uint32_t 
     return status;
 }
 
-/* Parameters that both have; what only one has is a finding of the destinations. */
+/* What fills a parameter can be compared where an element of the one is an element of the other. */
+static bool is_same_shape(const heft_tensor_info_t *a, const heft_tensor_info_t *b)
+{
+    return a->shape.rank == b->shape.rank &&
+           memcmp(a->shape.extent, b->shape.extent,
+                  (size_t)a->shape.rank * sizeof a->shape.extent[0]) == 0;
+}
+
+/* Parameters that both have, in one shape; anything else is a finding of the destinations. */
 static heft_status_t compare_rank(const heft__contract_comparer_t *c, const heft_plan_t *first,
                                   const heft_plan_t *second, uint32_t rank, heft__map_t *said)
 {
@@ -435,7 +443,7 @@ static heft_status_t compare_rank(const heft__contract_comparer_t *c, const heft
     uint32_t k = 0;
     while (i < x->n_params && k < y->n_params && status == HEFT_OK) {
         int order = strcmp(x->params[i].name, y->params[k].name);
-        if (order == 0 &&
+        if (order == 0 && is_same_shape(&x->params[i], &y->params[k]) &&
             heft__map_get(said, x->params[i].name, strlen(x->params[i].name)) == HEFT__MAP_NONE) {
             side_t a = side_of(first, rank, i);
             side_t b = side_of(second, rank, k);

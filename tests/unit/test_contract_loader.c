@@ -678,6 +678,55 @@ static void a_part_that_is_no_longer_written_is_named(void **state)
     close_fixture(&g);
 }
 
+/* A loader that copies "w" to "w", of n columns; read back, so it owns its manifests. */
+static heft_contract_t *contract_of_columns(int n)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_contract_opts_t opts = HEFT_CONTRACT_OPTS_INIT;
+    heft_contract_t *c = NULL;
+    char json[200];
+    (void)snprintf(json, sizeof json,
+                   "{\"heft_manifest\":1,\"side\":\"source\",\"tensors\":["
+                   "{\"name\":\"w\",\"dtype\":\"BF16\",\"shape\":[4,%d]}]}",
+                   n);
+    heft_manifest_t *source = decode(json);
+    tape_builder_t tb;
+    tb_init(&tb);
+    uint32_t from = tb_source(&tb, "w", HEFT_DTYPE_BF16, TB_SHAPE(4, n));
+    uint32_t to = tb_param(&tb, "w", HEFT_DTYPE_BF16, TB_SHAPE(4, n));
+    tb_copy(&tb, tb_all(&tb, to), tb_all(&tb, from));
+    const heft_tape_t *tape = tb.tape;
+    opts.tapes = &tape;
+    opts.n_tapes = 1;
+    EXPECT_STATUS(heft_contract_create(source, &opts, &c, NULL, &err), HEFT_OK);
+    char *text = encode(c);
+    heft_contract_t *back = read_back(text);
+    heft_string_free(text);
+    heft_contract_destroy(c);
+    tb_fini(&tb);
+    heft_manifest_destroy(source);
+    return back;
+}
+
+/* A shape is told once of each side, and not again as what fills the parameter. */
+static void a_reshaped_tensor_is_named_once_on_each_side(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_contract_t *a = contract_of_columns(3);
+    heft_contract_t *b = contract_of_columns(5);
+    heft_drift_t *drift = NULL;
+    EXPECT_STATUS(heft_contract_compare(a, b, &drift, &err), HEFT_OK);
+    assert_int_equal(heft_drift_get_n(drift), 2);
+    assert_string_equal(heft_drift_get(drift, 0)->text,
+                        "destination rank 0: reshaped \"w\": was BF16 [4, 3], is BF16 [4, 5]");
+    assert_string_equal(heft_drift_get(drift, 1)->text,
+                        "source: reshaped \"w\": was BF16 [4, 3], is BF16 [4, 5]");
+    heft_drift_destroy(drift);
+    heft_contract_destroy(a);
+    heft_contract_destroy(b);
+}
+
 static void attributes_and_ranks_drift(void **state)
 {
     (void)state;
@@ -804,6 +853,7 @@ int main(void)
         cmocka_unit_test(flaws_in_a_loaders_contract_are_named),
         cmocka_unit_test(the_first_range_that_is_filled_otherwise_is_named),
         cmocka_unit_test(a_part_that_is_no_longer_written_is_named),
+        cmocka_unit_test(a_reshaped_tensor_is_named_once_on_each_side),
         cmocka_unit_test(attributes_and_ranks_drift),
         cmocka_unit_test(two_traces_of_one_loader_are_one_contract),
         cmocka_unit_test(every_failed_allocation_is_survived),
