@@ -168,6 +168,15 @@ static heft_status_t make(maker_t *m, const heft_tape_t *const *tapes, heft_erro
     return status == HEFT_OK ? prove(m, err) : status;
 }
 
+/* Recipes give their tapes their name; a loader's has none. */
+static bool is_of_recipe(const heft_tape_t *tape)
+{
+    while (tape->second != NULL) {
+        tape = tape->second;
+    }
+    return tape->title != NULL;
+}
+
 heft_status_t heft__plan_create_one(const heft_tape_t *const *tapes, uint32_t n_tapes,
                                     uint32_t first_rank, const heft_plan_opts_t *opts,
                                     const heft__map_t *const *names, heft_plan_t **plan_out,
@@ -176,6 +185,7 @@ heft_status_t heft__plan_create_one(const heft_tape_t *const *tapes, uint32_t n_
     maker_t m = { 0 };
     heft_status_t status = begin(&m, n_tapes, first_rank, opts, err);
     m.proof.names = names;
+    m.proof.has_rules = is_of_recipe(tapes[0]);
     if (status == HEFT_OK) {
         status = make(&m, tapes, err);
     }

@@ -73,6 +73,65 @@ static const char *note_of(const heft_tape_t *tape, uint32_t write)
     return note[0] != '\0' ? note : "a write without a note";
 }
 
+static bool writes_element(const heft__fold_piece_t *piece, int64_t element)
+{
+    int64_t rest = element - piece->dst_offset;
+    for (int32_t k = 0; k < piece->rank && rest > 0; k++) {
+        if (piece->dst_stride[k] > 0) {
+            rest -= heft__min_i64(rest / piece->dst_stride[k], piece->extent[k] - 1) *
+                    piece->dst_stride[k];
+        }
+    }
+    return rest == 0;
+}
+
+/* The piece that stayed at the first element of an overwrite; NULL where a third write took it. */
+static const heft__fold_piece_t *find_later(const heft__fold_t *fold,
+                                            const heft__fold_overwrite_t *overwrite)
+{
+    uint64_t n;
+    const heft__fold_piece_t *pieces = heft__fold_get_pieces(fold, overwrite->buffer, &n);
+    for (uint64_t i = 0; i < n; i++) {
+        if (pieces[i].write == overwrite->later_write &&
+            writes_element(&pieces[i], overwrite->region.offset)) {
+            return &pieces[i];
+        }
+    }
+    return NULL;
+}
+
+static void put_sources(heft__text_t *text, const heft_tape_t *tape,
+                        const heft__fold_piece_t *piece)
+{
+    heft__text_put(text, piece->n_srcs == 0 ? " as a constant" : " from");
+    for (uint32_t s = 0; s < piece->n_srcs; s++) {
+        heft__text_put(text, s > 0 ? ", " : " ");
+        if (piece->srcs[s].opaque_write != HEFT__NO_WRITE) {
+            heft__text_put(text, "an operation");
+        } else {
+            heft__text_printf(text, "\"%s\"", tape->buffers[piece->srcs[s].buffer].name);
+        }
+    }
+}
+
+/* "by r:3 from "a" and then by r:9 from "b"" */
+static void put_writes(heft__text_t *text, const heft_tape_t *tape, const heft__fold_t *fold,
+                       const heft__fold_overwrite_t *overwrite)
+{
+    const heft__fold_piece_t *earlier = overwrite->earlier;
+    const heft__fold_piece_t *later = overwrite->is_same ? NULL : find_later(fold, overwrite);
+    heft__text_printf(text, "by %s", note_of(tape, overwrite->earlier_write));
+    if (earlier != NULL && later != NULL) {
+        put_sources(text, tape, earlier);
+        heft__text_printf(text, " and then by %s", note_of(tape, overwrite->later_write));
+        put_sources(text, tape, later);
+    } else {
+        heft__text_printf(text, " and then, from %s, by %s",
+                          overwrite->is_same ? "the same sources" : "other sources",
+                          note_of(tape, overwrite->later_write));
+    }
+}
+
 /* The parameter whose lost writes are order[0 .. n). */
 typedef struct overwritten {
     const heft_tape_t *tape;
@@ -96,14 +155,10 @@ static heft_status_t report_param(heft__proof_t *proof, const overwritten_t *o, 
         if (status != HEFT_OK) {
             return status;
         }
-        const heft__fold_overwrite_t *overwrite = &o->fold->overwrites[spot.owners[0]];
-        heft__text_printf(text,
-                          "parameter \"%s\" rank %d: %lld of %lld elements written by %s and then, "
-                          "from %s, by %s",
+        heft__text_printf(text, "parameter \"%s\" rank %d: %lld of %lld elements written ",
                           o->info->name, (int)o->rank, (long long)n_elems,
-                          (long long)o->info->n_elems, note_of(o->tape, overwrite->earlier_write),
-                          overwrite->is_same ? "the same sources" : "other sources",
-                          note_of(o->tape, overwrite->later_write));
+                          (long long)o->info->n_elems);
+        put_writes(text, o->tape, o->fold, &o->fold->overwrites[spot.owners[0]]);
         heft__proof_put_spot(proof, &o->info->shape, &spot);
     }
     return heft__proof_add(proof, HEFT_FINDING_OVERWRITTEN, true, o->rank, o->info, n_elems, &spot,

@@ -233,6 +233,7 @@ typedef struct heft__proof {
     heft__readers_t *readers;
     heft__excuse_t *excuses;         /* one for each exception */
     const heft__map_t *const *names; /* NULL, or of each exception the names it is of, or NULL */
+    bool has_rules;                  /* the tapes are a recipe's, not a traced loader's */
     heft__claim_t *claims;           /* scratch */
     size_t cap_claims;
     int64_t *uncovered;        /* by slot */

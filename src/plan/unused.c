@@ -93,7 +93,11 @@ static void put_nearest(heft__proof_t *proof, const char *name)
                           (int)rank);
     } else if (proof->report->total[HEFT_FINDING_OVERWRITTEN][1].n == 0) {
         /* else a rule may read it, and another one write over what that made */
-        heft__text_put(&proof->text, "; no rule reads it: add one, or ignore it with a reason");
+        heft__text_put(&proof->text,
+                       proof->has_rules
+                           ? "; no rule reads it: add one, or ignore it with a reason"
+                           : "; nothing reads it: leave it out of the source, or declare it unused "
+                             "with a reason");
     }
 }
 

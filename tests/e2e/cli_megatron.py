@@ -151,7 +151,7 @@ class Dense(Megatron):
         self.refused("all 240 elements unused", LLAMA, lets=dict(pp=4), pp=2)
         self.refused("layers or ranks are missing", LLAMA, lets=dict(pp=1, dp=2), pp=2)
         self.refused("rank-1.model1.decoder.layers.0.", LLAMA, lets=dict(vpp=1), pp=2, vpp=2)
-        self.refused("from other sources", LLAMA, lets=dict(vpp=2), pp=2)
+        self.refused(" and then by ", LLAMA, lets=dict(vpp=2), pp=2)
         self.refused("extent 8 does not fit v:16", LLAMA, lets=dict(tp=1, dp=2), tp=2)
         self.refused("do not divide by the stages", LLAMA, lets=dict(pp=3), pp=2)
         self.refused("virtual pipeline needs", LLAMA, lets=dict(vpp=2))

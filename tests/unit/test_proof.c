@@ -22,11 +22,30 @@ static void a_write_that_is_lost_is_named_with_both_rules(void **state)
     assert_int_equal(finding->begin[0], 2);
     assert_int_equal(finding->end[0], 4);
     assert_string_equal(finding->text, "parameter \"p\" rank 0: 8 of 24 elements written by r:3 "
-                                       "and then, from other sources, by r:9, at [2..4, 0..4)");
+                                       "from \"a\" and then by r:9 from \"b\", at [2..4, 0..4)");
     /* the rows of a that did not stay */
     const heft_finding_t *unused = fx_finding(&fx, HEFT_FINDING_UNUSED, "a");
     assert_int_equal(unused->n_elems, 8);
     assert_string_equal(unused->text, "source \"a\": 8 of 24 elements unused, at [2..4, 0..4)");
+    fx_fini(&fx);
+}
+
+/* A later write of many sources: those named are of the elements that were lost. */
+static void the_sources_of_a_lost_write_are_those_of_its_elements(void **state)
+{
+    (void)state;
+    fx_t fx;
+    fx_init(&fx);
+    heft_view_t p = fx_param(&fx, "p", "6,4");
+    fx_copy(&fx, fx_narrow(p, 0, 2, 6), fx_source(&fx, "low", "4,4"), "1");
+    heft_view_t both = fx_buffer(&fx, HEFT_BUFFER_TEMP, "", HEFT_DTYPE_BF16, "4,4");
+    fx_copy(&fx, fx_narrow(both, 0, 0, 2), fx_source(&fx, "top", "2,4"), "2");
+    fx_copy(&fx, fx_narrow(both, 0, 2, 4), fx_source(&fx, "next", "2,4"), "3");
+    fx_copy(&fx, fx_narrow(p, 0, 0, 4), both, "4");
+    (void)fx_plan(&fx, HEFT_ERR_PROOF);
+    FX_EXPECT_TEXT(fx_finding(&fx, HEFT_FINDING_OVERWRITTEN, "p"),
+                   "8 of 24 elements written by 1 from \"low\" and then");
+    FX_EXPECT_TEXT(fx_finding(&fx, HEFT_FINDING_OVERWRITTEN, "p"), "\"next\", at [2..4, 0..4)");
     fx_fini(&fx);
 }
 
@@ -86,7 +105,9 @@ static void a_constant_over_data_loses_it(void **state)
     fx_copy(&fx, p, fx_source(&fx, "a", "4"), "1");
     fx_fill(&fx, fx_narrow(p, 0, 3, 4), 0, "2");
     (void)fx_plan(&fx, HEFT_ERR_PROOF);
-    assert_int_equal(fx_finding(&fx, HEFT_FINDING_OVERWRITTEN, "p")->begin[0], 3);
+    const heft_finding_t *finding = fx_finding(&fx, HEFT_FINDING_OVERWRITTEN, "p");
+    assert_int_equal(finding->begin[0], 3);
+    FX_EXPECT_TEXT(finding, "written by 1 from \"a\" and then by 2 as a constant, at [3..4)");
     fx_fini(&fx);
 }
 
@@ -322,6 +343,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_write_that_is_lost_is_named_with_both_rules),
+        cmocka_unit_test(the_sources_of_a_lost_write_are_those_of_its_elements),
         cmocka_unit_test(an_element_lost_twice_counts_once),
         cmocka_unit_test(the_same_element_again_is_a_rule_too_many),
         cmocka_unit_test(zeroing_first_and_updating_in_place_lose_nothing),
