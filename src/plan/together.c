@@ -74,9 +74,9 @@ static bool capture(captures_t *captures, span_t name, span_t value)
 
 static bool match_token(span_t pattern, span_t token, captures_t *captures)
 {
-    span_t prefix;
-    span_t name;
-    span_t suffix;
+    span_t prefix = { "", 0 };
+    span_t name = { "", 0 };
+    span_t suffix = { "", 0 };
     if (!split_token(pattern, &prefix, &name, &suffix)) {
         return is_equal(pattern, token);
     }
@@ -136,9 +136,9 @@ static heft_status_t check_pattern(span_t pattern, captures_t *found, heft_error
     span_t left = pattern;
     while (left.len > 0) {
         span_t token = token_of(left);
-        span_t prefix;
-        span_t name;
-        span_t suffix;
+        span_t prefix = { "", 0 };
+        span_t name = { "", 0 };
+        span_t suffix = { "", 0 };
         bool has_brace = memchr(token.data, '{', token.len) != NULL ||
                          memchr(token.data, '}', token.len) != NULL;
         bool is_split = split_token(token, &prefix, &name, &suffix);
