@@ -551,9 +551,9 @@ def test_publisher_refuses_a_module_that_is_not_what_it_was(url: str) -> None:
 
 
 def test_a_tensor_that_cannot_be_sent_is_named() -> None:
-    with pytest.raises(errors.ArgumentError, match='tensor "a": torch.complex64 is no dtype'):
+    with pytest.raises(errors.ArgumentError, match=r'tensor "a": torch\.complex64 is no dtype'):
         manifest_of({"a": torch.zeros(2, dtype=torch.complex64)})
-    with pytest.raises(errors.ArgumentError, match='tensor "b" is torch.sparse_coo'):
+    with pytest.raises(errors.ArgumentError, match=r'tensor "b" is torch\.sparse_coo'):
         manifest_of({"b": torch.zeros(2, 2).to_sparse()})
 
 
