@@ -202,3 +202,28 @@ def test_integers_are_not_rounded_on_their_way() -> None:
     big = torch.tensor([2**31 - 1, -(2**31), 16777217], dtype=torch.int32)
     heft.execute(plan, {"table": big}, params)
     assert torch.equal(params["table"], big)
+
+
+@pytest.mark.parametrize(("n", "n_equal"), [((1 << 16) + 1, 1), (1 << 18, 2)])
+def test_constant_of_too_many_runs_is_refused_with_its_numbers(n: int, n_equal: int) -> None:
+    def load(model: Model, weights: dict[str, torch.Tensor]) -> None:
+        model.weight.copy_(weights["x"])
+        model.table.copy_(torch.arange(n) // n_equal)
+
+    model = Model({"weight": bf16(1), "table": f32(n)}, load)
+    with pytest.raises(TraceError, match=rf"a constant of {n} elements for .*'table'.* 65536 runs"):
+        heft.trace(model, specs_of({"x": bf16(1)}))
+
+
+def test_constant_of_the_most_runs_is_delivered_whole() -> None:
+    def load(model: Model, weights: dict[str, torch.Tensor]) -> None:
+        model.weight.copy_(weights["x"])
+        model.table.copy_(torch.arange(1 << 17) // 2)
+
+    model = Model({"weight": bf16(1), "table": f32(1 << 17)}, load)
+    traced = heft.trace(model, specs_of({"x": bf16(1)}))
+    assert traced.constants == ["table"]
+    table = torch.full((1 << 17,), -1.0)
+    weight = torch.zeros(1, dtype=torch.bfloat16)
+    heft.execute(traced.plan(), {"x": weight}, {"weight": weight.clone(), "table": table})
+    assert torch.equal(table, (torch.arange(1 << 17) // 2).float())
