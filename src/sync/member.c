@@ -114,21 +114,31 @@ heft_status_t heft__member_connect(const heft__member_t *member, heft__http_t **
     return heft__http_create(&member->access, http_out, err);
 }
 
-/* Best effort: a coordinator that is away finds out by the silence. */
+/* Best effort: a coordinator that is away finds out by the silence. A request that is lost on the
+ * way, or its reply, is sent again: else the place stays taken for as long as silence is borne. */
 static void leave(heft__member_t *member)
 {
-    enum { LEAVE_MS = 2000 };
+    enum { LEAVE_MS = 2000, N_TRIES = 3, CODE_GONE = 410 };
+    const int64_t deadline = heft__clock_mono_ns() + (int64_t)LEAVE_MS * 1000000;
     char path[64 + HEFT__ID_SIZE + HEFT__INCARNATION_SIZE];
     heft__http_t *http = NULL;
-    int code;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_status_t status = HEFT_ERR_PEER;
+    int code = 0;
     if (heft__member_connect(member, &http, NULL) != HEFT_OK) {
         return;
     }
     (void)snprintf(path, sizeof path, "/v1/members/%s?incarnation=%s", member->id,
                    member->identity.incarnation);
-    heft_error_t err = HEFT_ERROR_INIT;
-    if (heft__http_request(http, "DELETE", path, NULL, 0, LEAVE_MS, &code, NULL, NULL, &err) !=
-        HEFT_OK) {
+    for (int i = 0; i < N_TRIES && code == 0 && status == HEFT_ERR_PEER; i++) {
+        const int64_t left_ms = (deadline - heft__clock_mono_ns()) / 1000000;
+        if (left_ms <= 0) {
+            break;
+        }
+        status = heft__http_request(http, "DELETE", path, NULL, 0, (uint32_t)left_ms, &code, NULL,
+                                    NULL, &err);
+    }
+    if (status != HEFT_OK && code != CODE_GONE) {
         heft__log(HEFT_LOG_INFO, "member", "%s: could not leave: %s", member->id, err.message);
     }
     heft__http_destroy(http);

@@ -9,4 +9,7 @@ if(Python3_Interpreter_FOUND AND TARGET heft_cli)
   add_test(NAME fault_processes COMMAND ${Python3_EXECUTABLE} "${CMAKE_CURRENT_LIST_DIR}/process_faults.py" -v)
   set_tests_properties(fault_processes PROPERTIES TIMEOUT 600 LABELS fault
     ENVIRONMENT "HEFT_BIN=$<TARGET_FILE:heft_cli>;HEFT_RECIPES=${PROJECT_SOURCE_DIR}/recipes;PYTHONDONTWRITEBYTECODE=1")
+  add_test(NAME fault_lossy_control COMMAND ${Python3_EXECUTABLE} "${CMAKE_CURRENT_LIST_DIR}/lossy_control.py" -v)
+  set_tests_properties(fault_lossy_control PROPERTIES TIMEOUT 300 LABELS fault
+    ENVIRONMENT "HEFT_BIN=$<TARGET_FILE:heft_cli>;HEFT_RECIPES=${PROJECT_SOURCE_DIR}/recipes;PYTHONDONTWRITEBYTECODE=1")
 endif()

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults on the way between real processes and their coordinator: a proxy loses, repeats and delays whole messages.
+
+Every member and every push speaks through the proxy. Of each kind of fault a share of the requests is hit, chosen by the seed:
+
+- lost: the request never arrives, and the connection is closed;
+- unanswered: the coordinator handles the request, and its reply is lost;
+- repeated: the request arrives twice, and the second reply is given;
+- late: the request waits on the way while later ones of other connections pass it.
+
+Pushes go on meanwhile. Readers check every parameter all the time. A push may fail only by saying so; whoever serves, serves one
+version, whole; without the proxy the next push succeeds, and live memory has the digests of its version. It may have to wait for
+the contact time once: a process whose registration or farewell got lost in the end keeps its place for so long.
+
+HEFT_TEST_PUSHES is the number of pushes, HEFT_TEST_SEED the seed. What was hit is printed at the end, and each kind must be.
+"""
+import collections
+import json
+import os
+import random
+import socket
+import threading
+import time
+import unittest
+
+from process_faults import Fleet, LIMITS, Schedules, SEED, TP, run
+
+PUSHES = int(os.environ.get("HEFT_TEST_PUSHES", "12"))
+FAULTS = ("lost", "unanswered", "repeated", "late")
+CONTACT_S = int(LIMITS[LIMITS.index("--contact-ms") + 1]) / 1000
+SHARE = 0.04  # of the requests, for each fault
+
+
+def read_message(stream):
+    """One HTTP message with a body of known length; None at the end of the connection."""
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        line = stream.readline()
+        if not line:
+            return None
+        head += line
+    length = 0
+    for line in head.split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        if name.lower() == b"content-length":
+            length = int(value)
+        if name.lower() == b"transfer-encoding":
+            raise AssertionError(f"a message without a length: {head}")
+    body = stream.read(length)
+    return head + body if len(body) == length else None
+
+
+class Proxy:
+    """Between clients and one coordinator on loopback. Faults are off until `faulty` is set."""
+
+    def __init__(self, port, seed):
+        self.port, self.rng, self.lock = port, random.Random(seed), threading.Lock()
+        self.faulty, self.hit, self.broken = False, collections.Counter(), []
+        self.socket = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.url = "http://127.0.0.1:%d" % self.socket.getsockname()[1]
+        self.closed = threading.Event()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client = self.socket.accept()[0]
+            except OSError:
+                return  # closed
+            threading.Thread(target=self.serve, args=(client,), daemon=True).start()
+
+    def close(self):
+        self.closed.set()
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+
+    def draw(self):
+        """The fault of this request, if any, and how long it is late."""
+        with self.lock:
+            number, delay = self.rng.random(), self.rng.uniform(0.05, 0.6)
+            fault = FAULTS[int(number / SHARE)] if self.faulty and number < SHARE * len(FAULTS) else None
+            self.hit[fault or "passed"] += 1
+            return fault, delay
+
+    def serve(self, client):
+        try:
+            with client, client.makefile("rb") as requests:
+                while (request := read_message(requests)) is not None:
+                    fault, delay = self.draw()
+                    if fault == "lost":
+                        return
+                    if fault == "late":
+                        self.closed.wait(delay)
+                    for _ in range(2 if fault == "repeated" else 1):
+                        reply = self.forward(request)
+                    if fault == "unanswered" or reply is None:
+                        return
+                    client.sendall(reply)
+        except OSError:
+            pass  # an end has gone away; the other one is closed, as a network would
+        except AssertionError as error:
+            self.broken.append(error)
+
+    def forward(self, request):
+        with socket.create_connection(("127.0.0.1", self.port), timeout=30) as server:
+            server.sendall(request)
+            with server.makefile("rb") as replies:
+                return read_message(replies)
+
+
+class LossyFleet(Fleet):
+    """Members that reach the coordinator through the proxy alone."""
+
+    def start_coordinator(self):
+        super().start_coordinator()
+        self.direct = self.url
+        self.proxy = Proxy(int(self.url.rsplit(":", 1)[1]), SEED)
+        self.url = self.proxy.url
+
+
+class LossyControl(Schedules):
+    def test_lost_repeated_and_late_messages_keep_the_promises(self):
+        fleet = LossyFleet(self, random.Random(SEED))
+        proxy = fleet.proxy
+        self.addCleanup(proxy.close)
+        self.assertEqual(run(*fleet.push_args(1)).returncode, 0)
+        outcomes = collections.Counter()
+        proxy.faulty = True
+        for version in range(2, 2 + PUSHES):
+            fleet.models[version] = fleet.models[(version - 1) % 3 + 1]
+            result = run(*fleet.push_args(version))
+            outcomes["committed" if result.returncode == 0 else "failed"] += 1
+            if result.returncode != 0:
+                self.assertRegex(result.stderr, "(?m)^heft push: .+", f"version {version} failed without a word")
+                print(f"version {version}: {result.stderr.splitlines()[-1]}")
+        self.assertGreater(outcomes["committed"], 0)
+        proxy.faulty = False
+        fleet.url, last = fleet.direct, 2 + PUSHES
+        status = fleet.settle()
+        self.check_one_version(status)
+        claims = fleet.recover(status)
+        fleet.models[last] = fleet.models[1]
+        result = self.push_when_free(fleet, last)
+        self.assertEqual(result.returncode, 0, f"seed {SEED}: {result.stderr}")
+        live = run("verify", "--live", "--url", fleet.url, "--json")
+        self.assertEqual([m["match"] for m in json.loads(live.stdout)["live"]], [True] * TP)
+        for process in fleet.ranks.values():
+            process.wait_event("live", version=last)
+            self.assertEqual(process.stop(), 0, process.errors)
+            readers = [e for e in map(json.loads, process.lines) if e["event"] == "readers"][-1]
+            self.assertFalse(readers["torn"])
+        self.assertEqual(proxy.broken, [])
+        for fault in FAULTS:
+            self.assertGreater(proxy.hit[fault], 0, f"{fault}: {proxy.hit}")
+        print(f"{PUSHES} pushes: {dict(outcomes)}, {claims} claims; requests: {dict(proxy.hit)}")
+
+    def push_when_free(self, fleet, version):
+        end = time.monotonic() + CONTACT_S + 1
+        while True:
+            result = run(*fleet.push_args(version))
+            if "ERR_EXISTS" not in result.stderr or time.monotonic() > end:
+                return result
+
+    def check_one_version(self, status):
+        serving = {m["live_version"] for m in status["members"] if m["role"] == "destination" and m["serving"]}
+        self.assertLessEqual(len(serving), 1, status)
+
+
+if __name__ == "__main__":
+    unittest.main()
