@@ -110,6 +110,30 @@ static void names_of_the_destination_are_checked(void **state)
     rb_expect(b, "language_model.model.b.weight", F32, "2", "3 4");
 }
 
+/* A token that an adapter puts into names, on one side or on both. */
+static void a_token_of_one_side_is_added_where_it_is_missing(void **state)
+{
+    static const char text[] =
+        "\"{p*}.base_layer.weight\" [...] -> \"{p*}.base_layer.weight\" [...]\n"
+        "\"{p*}.{m}_proj.weight\" [...] -> \"{p*}.{m}_proj.base_layer.weight\" [...]\n"
+        "\"{p*}.merger.{k}.weight\" [...] -> \"{p*}.merger.{k}.base_layer.weight\" [...]";
+    rb_t *b = *state;
+    rb_source(b, "l.0.q_proj.base_layer.weight", F32, "2,2", NULL);
+    rb_source(b, "l.0.shared_expert.gate_up_proj.weight", F32, "4,2", NULL);
+    rb_source(b, "visual.merger.0.weight", F32, "2,2", NULL);
+    rb_dest(b, "l.0.q_proj.base_layer.weight", F32, "2,2");
+    rb_dest(b, "l.0.shared_expert.gate_up_proj.base_layer.weight", F32, "4,2");
+    rb_dest(b, "visual.merger.0.base_layer.weight", F32, "2,2");
+    rb_run(b, text, 0);
+    assert_int_equal(rb_n_params(b), 3);
+    rb_expect(b, "l.0.q_proj.base_layer.weight", F32, "2,2", "1-4");
+    rb_expect(b, "l.0.shared_expert.gate_up_proj.base_layer.weight", F32, "4,2", "5-12");
+    rb_expect(b, "visual.merger.0.base_layer.weight", F32, "2,2", "13-16");
+    rb_source(b, "l.0.k_proj.weight", F32, "2,2", NULL);
+    rb_refuses(b, text, 0, HEFT_ERR_NAME,
+               "\"l.0.k_proj.base_layer.weight\" is not in the destination");
+}
+
 static void shapes_and_dtypes_of_the_destination_are_checked(void **state)
 {
     rb_t *b = *state;
@@ -513,6 +537,7 @@ int main(void)
         T(a_token_is_not_a_substring),
         T(a_rename_changes_no_byte),
         T(names_of_the_destination_are_checked),
+        T(a_token_of_one_side_is_added_where_it_is_missing),
         T(shapes_and_dtypes_of_the_destination_are_checked),
         T(an_untied_head_that_is_absent_is_refused),
         T(fused_heads_are_cut_at_global_rows),

@@ -226,6 +226,100 @@ static void scanned_layers_do_not_tie_each_other(void **state)
     heft_recipe_destroy(recipe);
 }
 
+/* Routed experts of models as large as they are trained: what is streamed is one layer of them, a
+ * tenth or a fortieth of a scanned parameter. Nothing of it is allocated. */
+static void the_unit_of_streaming_is_one_layer(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t experts, n_layers, hidden, width, padded, tp;
+        int64_t layer_bytes; /* of the fused pair */
+    } rows[] = {
+        { 256, 10, 2048, 512, 512, 1, 1LL << 30 },    /* unpadded */
+        { 256, 10, 2048, 512, 1024, 4, 2LL << 30 },   /* a slot of ten: 20 GiB */
+        { 128, 48, 2048, 768, 768, 4, 768LL << 20 },  /* with its wo of half that: 54 GiB */
+        { 128, 48, 2048, 768, 1024, 4, 1024LL << 20 } /* wo stays: 66 GiB */
+    };
+    static const char text[] =
+        "let P, n\n"
+        "\"wi_0\" [e, l, d, f] where f as (s:n c), c pad {P / n} -> \"wi.{l}\" [e, d, (s 0:2 c)]\n"
+        "\"wi_1\" [e, l, d, f] where f as (s:n c), c pad {P / n} -> \"wi.{l}\" [e, d, (s 1:2 c)]\n"
+        "\"wo\" [e, l, f, d] -> \"wo.{l}\" [e, f, d]";
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        heft_error_t err = HEFT_ERROR_INIT;
+        heft_recipe_t *recipe = NULL;
+        heft_bindings_t *bindings = NULL;
+        heft_manifest_t *m = NULL;
+        heft_tape_t *tape = NULL;
+        heft_plan_t *made = NULL;
+        const int64_t e = rows[i].experts, l = rows[i].n_layers, d = rows[i].hidden;
+        const heft_shape_t in = { .rank = 4, .extent = { e, l, d, rows[i].width } };
+        const heft_shape_t out = { .rank = 4, .extent = { e, l, rows[i].width, d } };
+        expect_ok(heft_manifest_create("source", &m, &err), &err);
+        expect_ok(heft_manifest_add(m, "wi_0", HEFT_DTYPE_BF16, &in, &err), &err);
+        expect_ok(heft_manifest_add(m, "wi_1", HEFT_DTYPE_BF16, &in, &err), &err);
+        expect_ok(heft_manifest_add(m, "wo", HEFT_DTYPE_BF16, &out, &err), &err);
+        expect_ok(heft_manifest_finish(m, &err), &err);
+        expect_ok(heft_bindings_create(&bindings, &err), &err);
+        char value[24];
+        (void)snprintf(value, sizeof value, "%lld", (long long)rows[i].padded);
+        expect_ok(heft_bindings_set(bindings, "P", value, &err), &err);
+        (void)snprintf(value, sizeof value, "%lld", (long long)rows[i].tp);
+        expect_ok(heft_bindings_set(bindings, "n", value, &err), &err);
+        expect_ok(heft_recipe_parse("test", text, strlen(text), &recipe, &err), &err);
+        expect_ok(heft_recipe_compile(recipe, bindings, 0, m, NULL, &tape, &err), &err);
+        const heft_tape_t *tapes[1] = { tape };
+        expect_ok(heft_plan_create(tapes, 1, 0, NULL, &made, NULL, &err), &err);
+        heft_plan_info_t info;
+        heft_plan_query(made, &info);
+        assert_int_equal(info.n_groups, 2 * l);
+        int64_t n_fused = 0;
+        for (uint32_t g = 0; g < info.n_groups; g++) {
+            heft_group_info_t group;
+            expect_ok(heft_plan_query_group(made, g, &group, &err), &err);
+            assert_int_equal(group.n_params, 1);
+            n_fused += group.n_bytes == rows[i].layer_bytes ? 1 : 0;
+            assert_true(group.n_bytes == rows[i].layer_bytes ||
+                        group.n_bytes == 2 * e * d * rows[i].width);
+        }
+        assert_int_equal(n_fused, l);
+        const int64_t all = info.n_bytes + info.n_constant_bytes;
+        assert_int_equal(all, l * (rows[i].layer_bytes + 2 * e * d * rows[i].width));
+        if (e == 128) {
+            assert_int_equal(all, (i == 2 ? 54LL : 66LL) << 30);
+        }
+        heft_plan_destroy(made);
+        heft_tape_destroy(tape);
+        heft_recipe_destroy(recipe);
+        heft_bindings_destroy(bindings);
+        heft_manifest_destroy(m);
+    }
+}
+
+/* Two names of one parameter, an old and a new one: none of them is picked. */
+static void two_rules_that_make_one_parameter_are_both_named(void **state)
+{
+    rb_t *b = *state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_recipe_t *recipe = NULL;
+    heft_plan_t *made = NULL;
+    heft_report_t *report = NULL;
+    const char *text = "\"backbone.embedding.weight\" [v, d] -> \"model.embed.weight\" [v, d]\n"
+                       "\"backbone.embeddings.weight\" [v, d] -> \"model.embed.weight\" [v, d]";
+    rb_source(b, "backbone.embedding.weight", F32, "3,2", NULL);
+    rb_source(b, "backbone.embeddings.weight", F32, "3,2", NULL);
+    EXPECT_STATUS(heft_recipe_parse("test", text, strlen(text), &recipe, &err), HEFT_OK);
+    EXPECT_STATUS(plan(b, recipe, &made, &report, &err), HEFT_ERR_PROOF);
+    const heft_finding_t *twice = find(report, HEFT_FINDING_OVERWRITTEN, "model.embed.weight");
+    assert_non_null(twice);
+    assert_string_equal(twice->text, "parameter \"model.embed.weight\" rank 0: 6 of 6 elements "
+                                     "written by test:1 from \"backbone.embedding.weight\" and "
+                                     "then by test:2 from \"backbone.embeddings.weight\", at "
+                                     "[0..3, 0..2)");
+    heft_report_destroy(report);
+    heft_recipe_destroy(recipe);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -234,6 +328,8 @@ int main(void)
         T(a_misspelt_name_is_told_on_both_sides),
         T(untouched_parameters_are_excused),
         T(scanned_layers_do_not_tie_each_other),
+        T(the_unit_of_streaming_is_one_layer),
+        T(two_rules_that_make_one_parameter_are_both_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

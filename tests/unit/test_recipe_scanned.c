@@ -268,6 +268,11 @@ static void a_scanned_tree_of_another_form_is_refused_by_what_it_is(void **state
     declare_slots(b, "d.layers.layer_#.w", 6, 2);
     rb_refuses(b, CYCLE, 0, HEFT_ERR_NAME,
                "\"d.layers.layer_4.w\": no such cycle slot (s = 4, C = 4) (and 1 more)");
+    rb_clear(b);
+    declare_slots(b, "d.layers.layer_#.w", 4, 2);
+    rb_source(b, "d.layers.layer_5.w", F32, "1,2", NULL);
+    rb_refuses(b, CYCLE, 0, HEFT_ERR_NAME,
+               "\"d.layers.layer_5.w\": no such cycle slot (s = 5, C = 4)");
     /* cycles that do not divide the layers, or are none */
     rb_set(b, "L", "9");
     rb_refuses(b, CYCLE, 0, HEFT_ERR_ARGUMENT, "do not divide by the cycle (C = 4, L = 9)");

@@ -107,8 +107,20 @@ static void shards_that_do_not_divide_the_width_are_refused(void **state)
     rb_set(b, "tp", "4");
     rb_run(b, text, 0);
     rb_expect(b, "wo", F32, "1024,1", NULL);
-    rb_set(b, "tp", "3");
-    rb_refuses(b, text, 0, HEFT_ERR_SHAPE, "512");
+    static const char *const rows[][2] = {
+        { "512", "3" }, { "704", "3" }, { "1408", "3" }, { "513", "2" }, { "769", "3" }
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char shape[16];
+        char part[64];
+        rb_clear(b);
+        (void)snprintf(shape, sizeof shape, "%s,1", rows[i][0]);
+        (void)snprintf(part, sizeof part, "extent %s does not fit", rows[i][0]);
+        rb_source(b, "wo", F32, shape, NULL);
+        rb_set(b, "h", rows[i][0]);
+        rb_set(b, "tp", rows[i][1]);
+        rb_refuses(b, text, 0, HEFT_ERR_SHAPE, part);
+    }
     rb_set(b, "tp", "0");
     rb_refuses(b, text, 0, HEFT_ERR_ARGUMENT, "tp is 0");
     rb_clear(b);
