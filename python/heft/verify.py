@@ -330,6 +330,9 @@ class Check:
         self.verdict = Verdict(n_passes=numbers.n_digits)
         self.params = plan.params(rank)
         self.sources = [s.name for s in plan.sources]
+        for name in self.sources:
+            if name not in numbers.specs:
+                raise TraceError(f'the plan reads "{name}", which the specs do not list')
         self.memory: dict[str, torch.Tensor] = {}
         self._pieces: dict[str, list[Piece]] = {}
         self._exec: Exec | None = None
@@ -500,7 +503,7 @@ class Check:
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
     """One row of bytes for each element."""
     flat = torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.detach().reshape(-1))
-    return flat.view(torch.uint8).reshape(flat.numel(), -1)
+    return flat.view(torch.uint8).reshape(flat.numel(), flat.element_size())
 
 
 def _agree(a: torch.Tensor, b: torch.Tensor, ulps: int) -> torch.Tensor:

@@ -187,7 +187,7 @@ def _differences(call: Call, other: Call) -> Iterator[Number]:
 def _raw(tensor: torch.Tensor) -> torch.Tensor:
     """A row of bytes for each element."""
     flat = tensor.contiguous().reshape(-1)
-    return flat.view(torch.uint8).reshape(flat.numel(), -1)
+    return flat.view(torch.uint8).reshape(flat.numel(), flat.element_size())
 
 
 def _without(

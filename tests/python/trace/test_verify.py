@@ -271,6 +271,26 @@ def test_skip_has_a_reason_and_must_match(traced: heft.trace.Trace) -> None:
         heft.verify(model, traced, skip=[("nothing.here", "why not")])
 
 
+def test_parameter_without_elements_is_no_obstacle() -> None:
+    class Empty(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.p = nn.Parameter(torch.zeros(2), requires_grad=False)
+            self.none = nn.Parameter(torch.zeros(0, 3), requires_grad=False)
+            self.register_buffer("nothing", torch.zeros(0))
+
+        def load_weights(self, weights: Any) -> None:
+            self.p.copy_(dict(weights)["x"])
+
+    verdict = heft.verify(Empty(), heft.trace(Empty(), [("x", F32, (2,))]))
+    assert verdict.n_elems == 2
+
+
+def test_source_that_the_specs_do_not_list_is_named(traced: heft.trace.Trace) -> None:
+    with pytest.raises(TraceError, match='reads "embed", which the specs do not list'):
+        heft.verify(Engine(), traced, specs=[s for s in SOURCES if s[0] != "embed"])
+
+
 def test_opaque_parameters_are_skipped_with_their_operator() -> None:
     class Product(nn.Module):
         def __init__(self) -> None:
