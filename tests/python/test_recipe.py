@@ -11,7 +11,16 @@ import pytest
 from models import RECIPE, expected, manifest_of, tensors, zeros_like
 
 import heft
-from heft import Bindings, Contract, DriftKind, Recipe, errors
+from heft import (
+    Bindings,
+    Contract,
+    DriftKind,
+    LayerForm,
+    NameForm,
+    NameOptions,
+    Recipe,
+    errors,
+)
 
 
 def test_a_recipe_makes_what_numpy_makes() -> None:
@@ -28,6 +37,54 @@ def test_a_recipe_makes_what_numpy_makes() -> None:
         heft.execute(plan, given, params, rank=rank)
         for name, array in wanted.items():
             np.testing.assert_array_equal(params[name], array, err_msg=name)
+
+
+def crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def scanned_leaves() -> dict[str, np.ndarray]:
+    """Two slots of two layers under the names that JAX gives them, every value different."""
+    shapes = {
+        "['ln']['scale']": ((2, 2), 0),
+        "['moe_block']['wi_0']": ((1, 2, 2, 4), 10),
+        "['moe_block']['wi_1']": ((1, 2, 2, 4), 50),
+        "['moe_block']['wo']": ((1, 2, 4, 2), 70),
+    }
+    return {
+        f"['base']['decoder']['layers']['layer_{slot}']{leaf}.value": (
+            np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + 100 * (slot + 1) + first
+        )
+        for slot in range(2)
+        for leaf, (shape, first) in shapes.items()
+    }
+
+
+def test_a_scanned_model_has_its_golden_values_and_digest_in_every_layout(golden) -> None:
+    case = json.loads((golden / "scanned_model.json").read_text())
+    recipe = Recipe.parse("\n".join(case["recipe"]))
+    leaves = scanned_leaves()
+    options = NameOptions(NameForm.KEYSTR, LayerForm.SCANNED)
+    source = manifest_of(leaves).canonicalize(options)
+    given = {name: leaves[source.native_name(name)] for name in source.names}
+    assert len(case["rows"]) == 6
+    for row in case["rows"]:
+        bindings = Bindings({"layout": row["layout"], "T": row["T"]})
+        made = recipe.synthesize(bindings, source)
+        params = {info.name: np.full(info.shape, np.nan, np.float32) for info in made}
+        heft.execute(recipe.plan(bindings, source), given, params)
+        assert len(params) == 12
+        for name, values in row["values"].items():
+            assert params[name].ravel()[: len(values)].tolist() == values, name
+        whole = b"".join(params[name].astype("<f4").tobytes() for name in sorted(params))
+        assert len(whole) == 4 * row["n_elems"]
+        assert f"{crc32c(whole):08x}" == row["crc32c"]
+        assert sum(float(array.sum()) for array in params.values()) == case["sum"]
 
 
 def test_everything_that_is_wrong_with_a_recipe_is_listed() -> None:

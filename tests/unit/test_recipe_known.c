@@ -227,6 +227,33 @@ static void a_slice_and_its_scales(void **state)
                HEFT_ERR_SHAPE, "\"s\"");
 }
 
+/* Blocks of 128 rows, counted over a fused parameter and over each of its parts: a side that counts
+ * otherwise is refused by both counts. */
+static void scales_counted_by_another_formula_are_refused(void **state)
+{
+    rb_t *b = *state;
+    static const struct {
+        const char *whole, *parts;
+    } rows[] = { { "3,1", "4,1" }, { "2,1", "4,1" }, { "4,1", "5,1" } };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char part[96];
+        rb_clear(b);
+        rb_source(b, "w_scale", HEFT_DTYPE_F32, rows[i].whole, NULL);
+        rb_dest(b, "w_scale", HEFT_DTYPE_F32, rows[i].parts);
+        (void)snprintf(part, sizeof part, "F32 [%s] here, F32 [%s] in the destination",
+                       rows[i].whole, rows[i].parts);
+        rb_refuses(b, "\"{r*}\" [...] -> \"{r*}\" [...]", 0, HEFT_ERR_SHAPE, part);
+    }
+    /* one scale for each row and 128 columns against one for each block */
+    rb_clear(b);
+    rb_source(b, "w", HEFT_DTYPE_F8_E4M3, "256,256", NULL);
+    rb_source(b, "w_scale", HEFT_DTYPE_F32, "256,2", NULL);
+    rb_dest(b, "w", HEFT_DTYPE_F8_E4M3, "256,256");
+    rb_dest(b, "w_scale", HEFT_DTYPE_F32, "2,2");
+    rb_refuses(b, "\"{r*}\" [...] -> \"{r*}\" [...]", 0, HEFT_ERR_SHAPE,
+               "\"w_scale\": F32 [256,2] here, F32 [2,2] in the destination");
+}
+
 static void blocks_of_experts_are_unpacked(void **state)
 {
     rb_t *b = *state;
@@ -271,6 +298,7 @@ int main(void)
         RB_TEST(scales_of_blocks),
         RB_TEST(scales_of_rows_experts_and_tensors),
         RB_TEST(a_slice_and_its_scales),
+        RB_TEST(scales_counted_by_another_formula_are_refused),
         RB_TEST(blocks_of_experts_are_unpacked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
