@@ -320,6 +320,35 @@ static void two_rules_that_make_one_parameter_are_both_named(void **state)
     heft_recipe_destroy(recipe);
 }
 
+/* A fused tensor of a kind that no rule knows, in a layer and in a prediction layer: both are
+ * named, though the rule for the other kind may match nothing. */
+static void tensors_of_an_unknown_kind_are_all_named(void **state)
+{
+    rb_t *b = *state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_recipe_t *recipe = NULL;
+    heft_plan_t *made = NULL;
+    heft_report_t *report = NULL;
+    const char *text =
+        "optional \"{p*}.linear_qkv.weight\" [(k 0:4 e), d] -> \"{p*}.q\" [(k e), d]\n"
+        "\"{p*}.norm\" [d] -> \"{p*}.norm\" [d]";
+    static const char *const names[] = { "decoder.layers.0.linear_qgkv.weight",
+                                         "mtp.layers.0.linear_qgkv.weight" };
+    rb_source(b, names[0], F32, "48,8", NULL);
+    rb_source(b, names[1], F32, "48,8", NULL);
+    rb_source(b, "decoder.norm", F32, "8", NULL);
+    EXPECT_STATUS(heft_recipe_parse("test", text, strlen(text), &recipe, &err), HEFT_OK);
+    EXPECT_STATUS(plan(b, recipe, &made, &report, &err), HEFT_ERR_PROOF);
+    for (size_t i = 0; i < 2; i++) {
+        const heft_finding_t *unused = find(report, HEFT_FINDING_UNUSED, names[i]);
+        assert_non_null(unused);
+        assert_int_equal(unused->n_elems, 48 * 8);
+        assert_non_null(strstr(unused->text, "no rule reads it: add one"));
+    }
+    heft_report_destroy(report);
+    heft_recipe_destroy(recipe);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -330,6 +359,7 @@ int main(void)
         T(scanned_layers_do_not_tie_each_other),
         T(the_unit_of_streaming_is_one_layer),
         T(two_rules_that_make_one_parameter_are_both_named),
+        T(tensors_of_an_unknown_kind_are_all_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
