@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils._mode_utils import no_dispatch
 
 from heft.trace import fallback
 from heft.trace.casts import is_cast_exact
 from heft.trace.log import Call, Ref, Region
 from heft.trace.registry import handles
+from heft.trace.standin import StandIn
 from heft.trace.tracer import Tracer, tensors_in
 
 aten = torch.ops.aten
@@ -258,15 +260,31 @@ def constant_pad_nd(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 @handles(
-    "aten::resize_",
-    "aten::set_",
     "aten::t_",
     "aten::transpose_",
     "aten::squeeze_",
     "aten::unsqueeze_",
-    "aten::as_strided_",
     "aten::swapaxes_",
     "aten::swapdims_",
+)
+def view_in_place(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
+    """A temporary may be seen otherwise from now on: PyTorch does so to a vector's product."""
+    base = args[0]
+    ref = tracer.ref(base)
+    if not isinstance(base, StandIn) or ref is None or ref.buffer.kind != "temp":
+        return metadata_in_place(tracer, func, args, kwargs)
+    packet = getattr(torch.ops.aten, func._schema.name.removeprefix("aten::").removesuffix("_"))
+    meta = packet(ref.meta, *args[1:], **kwargs)
+    with no_dispatch():
+        func(*args, **kwargs)  # the sizes that the loader sees
+    base._heft_ref = ref.view(meta)
+    return base
+
+
+@handles(
+    "aten::resize_",
+    "aten::set_",
+    "aten::as_strided_",
     "aten::resize_as_",
     "aten::detach_",
 )

@@ -417,6 +417,48 @@ def test_overlapping_copy_is_refused() -> None:
         heft.trace(model, [("x", F32, (4,))])
 
 
+def test_temporaries_may_change_their_own_shape() -> None:
+    def load(m: Bare, w: Any) -> None:
+        t = w["x"].clone()
+        before = t[0]
+        t.t_()
+        assert t.shape == (3, 2) and before.shape == (3,)
+        t[2].add_(1)
+        m.p.copy_(t)
+        m.q.copy_(before)
+        m.r.copy_(t.unsqueeze_(0).squeeze_().swapaxes_(0, 1)[1])
+
+    model = Bare(load)
+    model.p, model.q, model.r = param(3, 2), param(3), param(3)
+    traced = assert_same_as_loader(model, {"x": torch.arange(6.0).view(2, 3)})
+    assert traced.opaque == {}
+
+
+def test_product_of_a_vector_is_opaque() -> None:
+    def load(m: Bare, w: Any) -> None:
+        m.p.copy_(w["v"] @ w["x"])  # PyTorch takes the rank off the product itself
+        m.q.copy_(nn.functional.linear(w["v"], w["x"]))
+
+    model = Bare(load)
+    model.p, model.q = param(2), param(2)
+    traced = heft.trace(model, [("v", F32, (2,)), ("x", F32, (2, 2))])
+    assert [use.op for use in traced.opaque["p"]] == ["mm"]
+    assert traced.opaque["q"][0].sources == ("v", "x")
+
+
+@pytest.mark.parametrize("change", ["t_", "squeeze_"])
+@pytest.mark.parametrize("which", ["source", "param"])
+def test_others_may_not_change_their_shape(change: str, which: str) -> None:
+    def load(m: Bare, w: Any) -> None:
+        getattr(w["x"] if which == "source" else m.p.data, change)()
+        m.p.copy_(w["x"])
+
+    model = Bare(load)
+    model.p = param(2, 2)
+    with pytest.raises(BypassError, match=rf"{change}\(\) of {which} '[xp]'.*the tensor itself"):
+        heft.trace(model, [("x", F32, (2, 2))])
+
+
 def test_index_written_twice_is_refused() -> None:
     def load(m: Bare, w: Any) -> None:
         m.p.data[[1, 1]] = w["x"]
