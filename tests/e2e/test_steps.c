@@ -152,7 +152,7 @@ static void two_engines_fail_and_both_are_named(void **state)
     heft_error_t err = HEFT_ERROR_INIT;
     pf_fleet_t fleet;
     heft_push_result_t result;
-    const pf_opts_t opts = { .width = 32, .n_replicas = 2, .phase_ms = 1500 };
+    const pf_opts_t opts = { .width = 32, .n_replicas = 2, .phase_ms = 2500 };
     pf_start(&fleet, &opts);
     push_ok(&fleet, 1, &result);
     atomic_store(&is_let_go, false);
