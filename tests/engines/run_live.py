@@ -78,9 +78,14 @@ def deliver(
     return len(params), n_elems
 
 
-def _needs_amx(engine_name: str, family: Family) -> bool:
-    """vLLM's kernel for mxfp4 experts is for CPUs with AMX; without it nothing can be packed."""
-    return engine_name == "vllm" and family.mxfp4 and not torch.cpu._is_amx_tile_supported()
+def _why_not_packed(engine_name: str, family: Family) -> str:
+    """Why the engine cannot repack the family's weights on this machine; "": it can."""
+    if engine_name == "sglang" and family.mxfp4:
+        return "SGLang repacks mxfp4 experts with triton_kernels, on GPUs alone"
+    needs_amx = {"sglang": family.fp8, "vllm": family.mxfp4}
+    if needs_amx.get(engine_name, False) and not torch.cpu._is_amx_tile_supported():
+        return "its kernels are for CPUs with AMX, this one has none"
+    return ""
 
 
 def _row(engine: engines.Engine, family: Family, layout: Layout, packed: bool) -> bool:
@@ -114,8 +119,9 @@ def main() -> int:
             if (args.engine, family.name, layout) in REFUSED:
                 continue  # run_loaders.py has these, and why
             for packed in (False, True):
-                if packed and _needs_amx(args.engine, family):
-                    print(f"SKIPPED {family.name}, {layout}, packed: this CPU has no AMX")
+                why_not = _why_not_packed(args.engine, family) if packed else ""
+                if why_not:
+                    print(f"SKIPPED {family.name}, {layout}, packed: {why_not}")
                     n_skipped += 1
                     continue
                 n_rows += 1
