@@ -9,8 +9,9 @@ Every member and every push speaks through the proxy. Of each kind of fault a sh
 - late: the request waits on the way while later ones of other connections pass it.
 
 Pushes go on meanwhile. Readers check every parameter all the time. A push may fail only by saying so; whoever serves, serves one
-version, whole; without the proxy the next push succeeds, and live memory has the digests of its version. It may have to wait for
-the contact time once: a process whose registration or farewell got lost in the end keeps its place for so long.
+version, whole; without the proxy the next push succeeds, and live memory has the digests of its version. A push may have to wait
+for the contact time: a process whose registration or farewell got lost in the end keeps its place for so long, and the round of
+a push that gave up goes on until its source is missed.
 
 HEFT_TEST_PUSHES is the number of pushes, HEFT_TEST_SEED the seed. What was hit is printed at the end, and each kind must be.
 """
@@ -128,7 +129,7 @@ class LossyControl(Schedules):
         proxy.faulty = True
         for version in range(2, 2 + PUSHES):
             fleet.models[version] = fleet.models[(version - 1) % 3 + 1]
-            result = run(*fleet.push_args(version))
+            result = self.push_when_free(fleet, version)
             outcomes["committed" if result.returncode == 0 else "failed"] += 1
             if result.returncode != 0:
                 self.assertRegex(result.stderr, "(?m)^heft push: .+", f"version {version} failed without a word")
@@ -155,10 +156,11 @@ class LossyControl(Schedules):
         print(f"{PUSHES} pushes: {dict(outcomes)}, {claims} claims; requests: {dict(proxy.hit)}")
 
     def push_when_free(self, fleet, version):
-        end = time.monotonic() + CONTACT_S + 1
+        """Pushed when the place of the source is free and the round of one that gave up has ended."""
+        end = time.monotonic() + 3 * CONTACT_S
         while True:
             result = run(*fleet.push_args(version))
-            if "ERR_EXISTS" not in result.stderr or time.monotonic() > end:
+            if not any(name in result.stderr for name in ("ERR_EXISTS", "ERR_BUSY")) or time.monotonic() > end:
                 return result
 
     def check_one_version(self, status):
