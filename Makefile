@@ -35,6 +35,7 @@ test: python-env build
 	@tools/run_tests $(BUILD)
 
 test-engines: python-env configure
+	@tools/setup --engines
 	@ninja -C $(BUILD) -j$(JOBS) heft_python heft_cli
 	@tools/engines_env
 	@tools/test_engines $(BUILD)
