@@ -71,6 +71,27 @@ class DType(enum.IntEnum):
 MAX_DIMS: int = lib.HEFT_MAX_DIMS
 
 
+# By the name that a framework gives to its dtype, without the framework.
+BY_FRAMEWORK_NAME = {
+    "bool": DType.BOOL,
+    "uint8": DType.U8,
+    "int8": DType.I8,
+    "uint16": DType.U16,
+    "int16": DType.I16,
+    "uint32": DType.U32,
+    "int32": DType.I32,
+    "uint64": DType.U64,
+    "int64": DType.I64,
+    "float16": DType.F16,
+    "bfloat16": DType.BF16,
+    "float32": DType.F32,
+    "float64": DType.F64,
+    "float8_e4m3fn": DType.F8_E4M3,
+    "float8_e5m2": DType.F8_E5M2,
+    "float8_e8m0fnu": DType.F8_E8M0,
+}
+
+
 def fill_shape(out: Any, shape: Sequence[int], name: str) -> None:
     """Put a shape into a heft_shape_t."""
     n = len(shape)

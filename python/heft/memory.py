@@ -15,27 +15,8 @@ from typing import Any, NamedTuple
 from heft import errors
 from heft._handles import argument_error, call
 from heft._native import ffi, lib
-from heft.dtypes import DType, new_shape, shape_of
+from heft.dtypes import BY_FRAMEWORK_NAME, DType, new_shape, shape_of
 
-# By the name that a framework gives to its dtype, without the framework.
-_BY_NAME = {
-    "bool": DType.BOOL,
-    "uint8": DType.U8,
-    "int8": DType.I8,
-    "uint16": DType.U16,
-    "int16": DType.I16,
-    "uint32": DType.U32,
-    "int32": DType.I32,
-    "uint64": DType.U64,
-    "int64": DType.I64,
-    "float16": DType.F16,
-    "bfloat16": DType.BF16,
-    "float32": DType.F32,
-    "float64": DType.F64,
-    "float8_e4m3fn": DType.F8_E4M3,
-    "float8_e5m2": DType.F8_E5M2,
-    "float8_e8m0fnu": DType.F8_E8M0,
-}
 _BY_FORMAT = {
     "?": DType.BOOL,
     "B": DType.U8,
@@ -213,7 +194,7 @@ def _in_elements(strides: Sequence[int], unit: int, name: str) -> tuple[int, ...
 
 
 def _of_torch(tensor: Any, name: str) -> Memory:
-    dtype = _BY_NAME.get(str(tensor.dtype).rpartition(".")[2])
+    dtype = BY_FRAMEWORK_NAME.get(str(tensor.dtype).rpartition(".")[2])
     if dtype is None:
         raise shape_error(f'tensor "{name}": {tensor.dtype} is no dtype of heft')
     if tensor.device.type != "cpu":
@@ -235,7 +216,7 @@ def _of_torch(tensor: Any, name: str) -> Memory:
 def _of_numpy(array: Any, name: str) -> Memory:
     interface = array.__array_interface__
     dtype_name = getattr(getattr(array, "dtype", None), "name", interface["typestr"])
-    dtype = _BY_NAME.get(dtype_name)
+    dtype = BY_FRAMEWORK_NAME.get(dtype_name)
     if dtype is None or interface["typestr"][0] == ">":
         raise shape_error(
             f'tensor "{name}": {getattr(array, "dtype", dtype_name)} is no dtype of heft'

@@ -10,30 +10,12 @@ import torch
 
 from heft._handles import argument_error
 from heft._native import ffi
-from heft.dtypes import DType
+from heft.dtypes import BY_FRAMEWORK_NAME, DType
 from heft.manifest import Manifest
 from heft.memory import Memory
 from heft.publisher import Member, Publisher, PushResult
 
-_NAMES = {
-    "bool": DType.BOOL,
-    "uint8": DType.U8,
-    "int8": DType.I8,
-    "uint16": DType.U16,
-    "int16": DType.I16,
-    "uint32": DType.U32,
-    "int32": DType.I32,
-    "uint64": DType.U64,
-    "int64": DType.I64,
-    "float16": DType.F16,
-    "bfloat16": DType.BF16,
-    "float32": DType.F32,
-    "float64": DType.F64,
-    "float8_e4m3fn": DType.F8_E4M3,
-    "float8_e5m2": DType.F8_E5M2,
-    "float8_e8m0fnu": DType.F8_E8M0,
-    "float4_e2m1fn_x2": DType.F4,
-}
+_NAMES = {**BY_FRAMEWORK_NAME, "float4_e2m1fn_x2": DType.F4}
 _DTYPES = {getattr(torch, name): dtype for name, dtype in _NAMES.items() if hasattr(torch, name)}
 _TORCH = {dtype: torch_dtype for torch_dtype, dtype in _DTYPES.items()}
 
