@@ -600,6 +600,17 @@ static void make_larger(dp_pair_t *p, layout_t *out)
     p->contract = kept_contract;
 }
 
+/* Version 1 is live, and a larger layout is there to be taken. */
+static void start_before_larger(dp_pair_t *p, layout_t *larger)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    dp_start_over(p, record(), two, two);
+    dp_set_recipe(p, same);
+    EXPECT_STATUS(dp_join(p, NULL, &err), HEFT_OK);
+    EXPECT_STATUS(dp_push(p, 1, &err), HEFT_OK);
+    make_larger(p, larger);
+}
+
 static void free_layout(layout_t *layout)
 {
     heft_contract_destroy(layout->contract);
@@ -622,11 +633,7 @@ static void staging_grows_with_a_new_layout(void **state)
     heft_error_t err = HEFT_ERROR_INIT;
     dp_pair_t p;
     layout_t larger;
-    dp_start_over(&p, record(), two, two);
-    dp_set_recipe(&p, same);
-    EXPECT_STATUS(dp_join(&p, NULL, &err), HEFT_OK);
-    EXPECT_STATUS(dp_push(&p, 1, &err), HEFT_OK);
-    make_larger(&p, &larger);
+    start_before_larger(&p, &larger);
     dp_hold(&p);
     const int n_before = n_done;
     EXPECT_STATUS(heft_subscriber_renew(p.sub, larger.contract, larger.manifest, larger.live, &err),
@@ -655,11 +662,7 @@ static void staging_that_cannot_grow_leaves_the_old_plan(void **state)
     heft_error_t err = HEFT_ERROR_INIT;
     dp_pair_t p;
     layout_t larger;
-    dp_start_over(&p, record(), two, two);
-    dp_set_recipe(&p, same);
-    EXPECT_STATUS(dp_join(&p, NULL, &err), HEFT_OK);
-    EXPECT_STATUS(dp_push(&p, 1, &err), HEFT_OK);
-    make_larger(&p, &larger);
+    start_before_larger(&p, &larger);
     dp_hold(&p);
     most_bytes = p.sub->window->bytes;
     const int n_before = n_done;
@@ -682,11 +685,7 @@ static void renew_survives_failed_allocations(void **state)
     heft_error_t err = HEFT_ERROR_INIT;
     dp_pair_t p;
     layout_t larger;
-    dp_start_over(&p, record(), two, two);
-    dp_set_recipe(&p, same);
-    EXPECT_STATUS(dp_join(&p, NULL, &err), HEFT_OK);
-    EXPECT_STATUS(dp_push(&p, 1, &err), HEFT_OK);
-    make_larger(&p, &larger);
+    start_before_larger(&p, &larger);
     dp_hold(&p);
     heft_status_t status = HEFT_ERR_NOMEM;
     long n = 0;
