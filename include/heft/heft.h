@@ -15,6 +15,7 @@
 #include "heft/names.h"
 #include "heft/placement.h"
 #include "heft/plan.h"
+#include "heft/price.h"
 #include "heft/recipe.h"
 #include "heft/sizes.h"
 #include "heft/status.h"

@@ -34,6 +34,7 @@ from heft.names import LayerForm, NameForm, NameOptions, canonical_name, name_ma
 from heft.options import Config, knobs
 from heft.placement import Placement, Shard
 from heft.plan import Finding, FindingKind, Group, Opaque, Piece, PieceSource, Plan, Report
+from heft.price import LinkLoad, Links, Price, PriceInfo, PriceRank, PriceRoute
 from heft.publisher import Member, Publisher, PushResult, manifest_of
 from heft.recipe import Bindings, Issue, Recipe
 from heft.sizes import CacheMap, kv_repeat, padded_size, rollout_tp
@@ -68,6 +69,8 @@ __all__ = [
     "Hooks",
     "Issue",
     "LayerForm",
+    "LinkLoad",
+    "Links",
     "Manifest",
     "Member",
     "Memory",
@@ -83,6 +86,10 @@ __all__ = [
     "PieceSource",
     "Placement",
     "Plan",
+    "Price",
+    "PriceInfo",
+    "PriceRank",
+    "PriceRoute",
     "Publisher",
     "PushResult",
     "Recipe",

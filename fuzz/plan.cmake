@@ -1,0 +1,1 @@
+heft_add_fuzz(links_json)
