@@ -75,6 +75,14 @@ HEFT_API void heft_coordinator_stop(heft_coordinator_t *coordinator);
 
 /* ---- publisher ---- */
 
+/* Which rank of a trainer begins a round when it pushes. The others' pushes wait for the round of
+ * their version, take part in it, and return its outcome. */
+enum heft_begin {
+    HEFT_BEGIN_FIRST = 0, /* rank 0 of replica 0 */
+    HEFT_BEGIN_YES = 1,   /* this one */
+    HEFT_BEGIN_NO = 2     /* another one, or whoever asks the coordinator for it */
+};
+
 /* Fields that are zero come from the environment, the settings file, then the defaults
  * (heft/config.h). */
 typedef struct heft_publisher_opts {
@@ -90,7 +98,11 @@ typedef struct heft_publisher_opts {
     const char *token_file;   /* NULL: none; read again for every connection */
     const char *ca_file; /* NULL: the system's; certificates that vouch for the coordinator's */
     uint8_t insecure;    /* 1: the token may go over plain HTTP beyond loopback */
-    uint8_t reserved[7];
+    uint8_t begin;       /* enum heft_begin */
+    uint8_t reserved[2];
+    uint32_t n_ranks; /* source ranks of the job, all replicas together: who begins waits for them,
+                         no longer than deadline_ms, and a round without one is refused. 0: not
+                         said */
 } heft_publisher_opts_t;
 #define HEFT_PUBLISHER_OPTS_INIT              \
     {                                         \
@@ -131,6 +143,10 @@ typedef struct heft_push_result {
  * say phase, member and cause: HEFT_ERR_VERSION (not newer), HEFT_ERR_BUSY (a round is in flight),
  * HEFT_ERR_PROOF / NAME / SHAPE (preflight), HEFT_ERR_PEER (a member died), HEFT_ERR_TIMEOUT,
  * HEFT_ERR_DIGEST. result_out may be NULL and is filled as far as the round got.
+ *
+ * On a rank that does not begin rounds (heft_publisher_opts_t.begin): wait for the round of this
+ * version, take part, and return what the rank that began it returns. HEFT_ERR_TIMEOUT: no such
+ * round within deadline_ms. So all ranks of a trainer make the same calls.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_publisher_push(heft_publisher_t *publisher,
                                                            int64_t version,

@@ -35,7 +35,7 @@ from heft.options import Config, knobs
 from heft.placement import Placement, Shard
 from heft.plan import Finding, FindingKind, Group, Opaque, Piece, PieceSource, Plan, Report
 from heft.price import LinkLoad, Links, Price, PriceInfo, PriceRank, PriceRoute
-from heft.publisher import Member, Publisher, PushResult, manifest_of
+from heft.publisher import Begin, Member, Publisher, PushResult, manifest_of
 from heft.recipe import Bindings, Issue, Recipe
 from heft.sizes import CacheMap, kv_repeat, padded_size, rollout_tp
 from heft.subscriber import Hooks, Subscriber
@@ -44,6 +44,7 @@ from heft.tape import BufferInfo, BufferKind, ModelAlias, ModelPart, Op, OpCode,
 __version__ = version()
 
 __all__ = [
+    "Begin",
     "Bindings",
     "BufferInfo",
     "BufferKind",

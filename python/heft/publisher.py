@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -31,6 +32,14 @@ class Member(NamedTuple):
     insecure: bool = False
 
 
+class Begin(enum.IntEnum):
+    """Which rank of a trainer begins a round. The others' pushes join it and return its outcome."""
+
+    FIRST = lib.HEFT_BEGIN_FIRST  # rank 0 of replica 0
+    YES = lib.HEFT_BEGIN_YES  # this one
+    NO = lib.HEFT_BEGIN_NO  # another one, or whoever asks the coordinator for it
+
+
 class PushResult(NamedTuple):
     version: int  # asked for
     round_epoch: int
@@ -51,7 +60,7 @@ def _result_of(r: Any) -> PushResult:
 
 
 class Publisher(Handle):
-    """A source that holds every tensor whole. One thread at a time.
+    """A source: a trainer, or one rank of it. One thread at a time.
 
     Tensors are kept alive, read where they lie during a push, and must not change until it returns.
     """
@@ -69,17 +78,21 @@ class Publisher(Handle):
         manifest: Manifest | None = None,
         member: Member = Member(),  # noqa: B008  immutable
         max_bytes_per_s: int = 0,
+        begin: Begin = Begin.FIRST,
+        n_ranks: int = 0,
     ) -> None:
         """Register with the coordinator at url (None: from the settings).
 
         tensors: by name, contiguous. manifest: what is declared; None: these names, dtypes and
-        shapes. max_bytes_per_s: leave bandwidth to the trainer.
+        shapes. max_bytes_per_s: leave bandwidth to the trainer. n_ranks: source ranks of the job,
+        all replicas together: a round waits for them, and is refused without one (0: not said).
         """
         self.manifest = manifest if manifest is not None else manifest_of(tensors, "source")
         self._data = ffi.new("void *[]", max(len(self.manifest), 1))
         self._memories: list[Any] = [None] * len(self.manifest)
         self._bind(tensors)
         values = {"url": url, "max_bytes_per_s": max_bytes_per_s, **member._asdict()}
+        values |= {"begin": begin, "n_ranks": n_ranks}
         opts, kept = new_options("heft_publisher_opts_t", values)
         self._access = {"url": url, "token_file": member.token_file, "ca_file": member.ca_file}
         self._access["insecure"] = member.insecure
@@ -110,9 +123,10 @@ class Publisher(Handle):
     def push(self, version: int, tensors: Mapping[str, Any] | None = None) -> PushResult:
         """Bring every destination to `version`, or leave the old one live everywhere.
 
-        Blocks without the interpreter lock, bounded by the coordinator's deadlines. Returns only if
-        committed; otherwise the exception says phase, member and cause, and `result` how far the
-        round got. Ctrl-C on the main thread cancels the round, and is raised when it has ended.
+        Blocks without the interpreter lock, bounded by the coordinator's deadlines. All ranks of a
+        trainer call it and get one outcome (Begin). Returns only if committed; otherwise the
+        exception says phase, member and cause, and `result` how far the round got. Ctrl-C on the
+        main thread cancels the round, and is raised when it has ended.
         tensors: they lie elsewhere now, such as the arrays of a new training state.
         """
         with exclusive(self) as pointer:

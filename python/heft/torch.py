@@ -13,7 +13,7 @@ from heft._native import ffi
 from heft.dtypes import BY_FRAMEWORK_NAME, DType
 from heft.manifest import Manifest
 from heft.memory import Memory
-from heft.publisher import Member, Publisher, PushResult
+from heft.publisher import Begin, Member, Publisher, PushResult
 
 _NAMES = {**BY_FRAMEWORK_NAME, "float4_e2m1fn_x2": DType.F4}
 _DTYPES = {getattr(torch, name): dtype for name, dtype in _NAMES.items() if hasattr(torch, name)}
@@ -134,6 +134,8 @@ class ModulePublisher:
         url: str | None = None,
         member: Member = Member(),  # noqa: B008  immutable
         max_bytes_per_s: int = 0,
+        begin: Begin = Begin.FIRST,
+        n_ranks: int = 0,
         attrs: Mapping[str, str] | None = None,
     ) -> None:
         tensors, self.aliases = _split(source)
@@ -152,6 +154,8 @@ class ModulePublisher:
             manifest=manifest_of(tensors, attrs=attrs),
             member=member,
             max_bytes_per_s=max_bytes_per_s,
+            begin=begin,
+            n_ranks=n_ranks,
         )
 
     @property

@@ -127,6 +127,14 @@ static void print_text(const heft_push_result_t *r)
                  r->pause_s, "total", r->total_s);
 }
 
+static uint8_t begin_of(const char *text)
+{
+    return text == NULL               ? HEFT_BEGIN_FIRST
+           : strcmp(text, "yes") == 0 ? HEFT_BEGIN_YES
+           : strcmp(text, "no") == 0  ? HEFT_BEGIN_NO
+                                      : HEFT_BEGIN_FIRST;
+}
+
 static int push(const cli_args_t *args, const cli_model_t *model, const void *const *data)
 {
     heft_publisher_opts_t opts = HEFT_PUBLISHER_OPTS_INIT;
@@ -138,6 +146,10 @@ static int push(const cli_args_t *args, const cli_model_t *model, const void *co
     opts.n_threads = (uint32_t)cli_number(args, "threads", 0);
     opts.deadline_ms = (uint32_t)cli_number(args, "deadline-ms", 0);
     opts.max_bytes_per_s = (uint64_t)cli_number(args, "max-rate", 0);
+    opts.replica = (uint32_t)cli_number(args, "replica", 0);
+    opts.rank = (uint32_t)cli_number(args, "rank", 0);
+    opts.n_ranks = (uint32_t)cli_number(args, "ranks", 0);
+    opts.begin = begin_of(cli_text(args, "begin"));
     heft_publisher_t *publisher = NULL;
     heft_error_t err = HEFT_ERROR_INIT;
     if (heft_publisher_create(&opts, model->manifest, data, &publisher, &err) != HEFT_OK) {
@@ -226,6 +238,29 @@ static const cli_option_t options[] = {
       .min = 1,
       .max = 86400,
       .help = "Deadline of --wait-for. Default: 60." },
+    { .name = "rank",
+      .value = "R",
+      .kind = CLI_NUMBER,
+      .max = 65535,
+      .help = "Which rank of the trainer this is, where several push together. Default: 0." },
+    { .name = "replica",
+      .value = "N",
+      .kind = CLI_NUMBER,
+      .max = 65535,
+      .help = "And of which replica of it. Default: 0." },
+    { .name = "ranks",
+      .value = "N",
+      .kind = CLI_NUMBER,
+      .min = 1,
+      .max = 65536,
+      .help = "How many ranks push together: the round waits for them, and is refused without one "
+              "of them." },
+    { .name = "begin",
+      .value = "WHO",
+      .kind = CLI_TEXT,
+      .choices = "first yes no",
+      .help = "Whether this process begins the round: first (rank 0 of replica 0 does, the others "
+              "wait for its round), yes or no. Default: first." },
     CLI_OPT_NAME_FORM,
     CLI_OPT_LAYER_FORM,
     CLI_OPT_JSON,

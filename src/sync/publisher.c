@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The publisher: a source rank. A worker thread carries out the orders; heft_publisher_push begins
- * a round, lets the worker take part in it, and follows it to its end. Outside of a push the worker
- * answers preflights, but never touches the bytes.
+ * The publisher: a source rank. A worker thread carries out the orders; publisher_push.c begins
+ * rounds and follows them. Outside of a push the worker answers preflights, but never touches the
+ * bytes.
  */
 #include "sync/publisher_private.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
-
-#include "sync/wire_json.h"
 
 /* ---- the worker ---- */
 
@@ -25,6 +22,7 @@ static void *work(void *arg)
         (void)pthread_mutex_unlock(&pub->lock);
         if (status == HEFT_OK) {
             if (!stop) {
+                heft__publisher_meet(pub, &order);
                 heft__publisher_obey(pub, &order);
             }
             heft__order_fini(&order);
@@ -32,6 +30,16 @@ static void *work(void *arg)
         if (stop) {
             return NULL;
         }
+    }
+}
+
+void heft__publisher_meet(heft_publisher_t *pub, const heft__order_t *order)
+{
+    if (order->version > 0 && order->target <= HEFT__PHASE_PREPARE) {
+        (void)pthread_mutex_lock(&pub->lock);
+        pub->met_round = order->round;
+        pub->met_version = order->version;
+        (void)pthread_mutex_unlock(&pub->lock);
     }
 }
 
@@ -59,9 +67,14 @@ bool heft__publisher_await_push(heft_publisher_t *pub, const heft__order_t *orde
 
 /* ---- create ---- */
 
-static heft_status_t check_arguments(const heft_manifest_t *manifest, const void *const *data,
+static heft_status_t check_arguments(const heft_publisher_opts_t *opts,
+                                     const heft_manifest_t *manifest, const void *const *data,
                                      heft_error_t *err)
 {
+    if (opts->begin > HEFT_BEGIN_NO) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "publisher: begin %u: 0 (rank 0), 1 (yes) or 2 (no)", opts->begin);
+    }
     if (manifest == NULL || data == NULL) {
         return heft__error_set(err, HEFT_ERR_ARGUMENT, "publisher: manifest and data are required");
     }
@@ -117,7 +130,9 @@ static heft_status_t create_member(heft_publisher_t *pub, const heft_publisher_o
                                      .transports = names };
     char *text = NULL;
     heft_status_t status = heft__member_create(&config, &pub->member, err);
-    if (status == HEFT_OK) {
+    if (status ==
+        HEFT_OK) { /* it has been checked, and is not NULL: that comes from the settings */
+        (void)snprintf(pub->job, sizeof pub->job, "%s", opts->job);
         status = heft_manifest_encode(pub->manifest, &text, err);
     }
     if (status == HEFT_OK) {
@@ -172,6 +187,9 @@ static heft_status_t create_loaded(heft__transport_t *const *transports, uint32_
     pub->n_threads = opts->n_threads;
     pub->max_bytes_per_s = opts->max_bytes_per_s;
     pub->deadline_ms = opts->deadline_ms;
+    pub->begins = opts->begin == HEFT_BEGIN_YES ||
+                  (opts->begin == HEFT_BEGIN_FIRST && opts->replica == 0 && opts->rank == 0);
+    pub->n_ranks = opts->n_ranks;
     pub->n_transports = n_transports;
     memcpy(pub->transports, transports, n_transports * sizeof *transports);
     heft_status_t status = build(pub, opts, err);
@@ -196,7 +214,7 @@ heft_status_t heft__publisher_create_over(heft__transport_t *const *transports,
                                            "publisher options", err);
     }
     if (status == HEFT_OK) {
-        status = check_arguments(manifest, data, err);
+        status = check_arguments(&loaded, manifest, data, err);
     }
     if (status == HEFT_OK) {
         status = heft__settings_publisher(&loaded, &config, err);
@@ -237,224 +255,4 @@ void heft_publisher_destroy(heft_publisher_t *pub)
     heft__free(pub->again);
     (void)pthread_mutex_destroy(&pub->lock);
     heft__free(pub);
-}
-
-/* ---- push ---- */
-
-static void set_push(heft_publisher_t *pub, int64_t version)
-{
-    (void)pthread_mutex_lock(&pub->lock);
-    pub->push_version = version;
-    (void)pthread_mutex_unlock(&pub->lock);
-    heft__member_interrupt(pub->member); /* the worker may wait for this push */
-}
-
-static void rest(void)
-{
-    struct timespec pause = { .tv_nsec = 50000000 };
-    (void)nanosleep(&pause, NULL);
-}
-
-static heft_status_t make_begin(int64_t version, char **text_out, heft_error_t *err)
-{
-    heft__begin_t begin = { .version = version };
-    heft_status_t status = heft__incarnation_create(begin.key, err); /* 128 random bits */
-    return status == HEFT_OK ? heft__begin_encode(&begin, text_out, err) : status;
-}
-
-/* {"round": "3.12", "state": "preparing"} */
-static heft_status_t read_begun(const char *text, size_t n, heft__round_id_t *round_out,
-                                heft_error_t *err)
-{
-    json_t *root = NULL;
-    (void)heft__json_parse(text, n, "reply", &root, NULL);
-    const char *round = json_string_value(json_object_get(root, "round"));
-    bool ok = round != NULL && heft__round_id_parse(round, round_out);
-    json_decref(root);
-    return ok ? HEFT_OK
-              : heft__error_set(err, HEFT_ERR_FORMAT, "reply to POST /v1/rounds names no round");
-}
-
-/* The same key gives the same round, so a lost reply is no reason to fail. */
-static heft_status_t begin_round(heft_publisher_t *pub, heft__http_t *http, const char *body,
-                                 heft__round_id_t *round_out, heft_error_t *err)
-{
-    int64_t deadline = heft__clock_mono_ns() + (int64_t)pub->deadline_ms * 1000000;
-    for (;;) {
-        char *reply = NULL;
-        size_t n = 0;
-        int code = 0;
-        heft_status_t status = heft__http_request(http, "POST", "/v1/rounds", body, strlen(body),
-                                                  pub->deadline_ms, &code, &reply, &n, err);
-        if (status == HEFT_OK) {
-            status = read_begun(reply, n, round_out, err);
-            heft__free(reply);
-            return status;
-        }
-        bool may_help = code == 0 && (status == HEFT_ERR_PEER || status == HEFT_ERR_TIMEOUT);
-        if (!may_help || heft__clock_mono_ns() >= deadline) {
-            return status;
-        }
-        rest();
-    }
-}
-
-/* One look at the round; the coordinator answers when it has ended, or after a while. */
-static heft_status_t look_at_round(heft_publisher_t *pub, heft__http_t *http,
-                                   heft__round_id_t round, heft__outcome_t *outcome_out,
-                                   int *code_out, heft_error_t *err)
-{
-    enum { WAIT_S = 3 };
-    char id[HEFT__ROUND_TEXT_SIZE];
-    char path[64 + HEFT__ROUND_TEXT_SIZE];
-    char *reply = NULL;
-    size_t n = 0;
-    heft__round_id_format(round, id);
-    (void)snprintf(path, sizeof path, "/v1/rounds/%s?wait=%d", id, WAIT_S);
-    heft_status_t status = heft__http_request(
-        http, "GET", path, NULL, 0, pub->deadline_ms + WAIT_S * 1000, code_out, &reply, &n, err);
-    if (status == HEFT_OK) {
-        status = heft__outcome_decode(reply, n, outcome_out, err);
-        heft__free(reply);
-    }
-    return status;
-}
-
-/* The caller's version is decided, one way or the other, and somebody is slow to clear away: a dead
- * rank is waited for until its contact time is over. Says for how long already, and for what. */
-static void tell_wait(const heft__outcome_t *outcome, int64_t since_ns)
-{
-    const bool is_clearing = strcmp(outcome->phase, "resume") == 0 ||
-                             strcmp(outcome->phase, "release") == 0 ||
-                             strcmp(outcome->phase, "abort") == 0;
-    const bool has_failed = outcome->cause.status != HEFT_OK;
-    char id[HEFT__ROUND_TEXT_SIZE];
-    if (is_clearing && outcome->n_awaited > 0) {
-        heft__round_id_format(outcome->round, id);
-        heft__log(HEFT_LOG_WARN, "publisher",
-                  "round %s is %s: waiting for %s of %s%s; the push has taken %.0f s%s%s", id,
-                  outcome->state, outcome->phase, outcome->awaited,
-                  outcome->n_awaited > 1 ? " and others" : "",
-                  (double)(heft__clock_mono_ns() - since_ns) / 1e9,
-                  has_failed ? "; it failed: " : "", has_failed ? outcome->cause.cause : "");
-    }
-}
-
-/* Follow the round to its end. Its phases are bounded by the coordinator, silence by our deadline.
- */
-static heft_status_t follow_round(heft_publisher_t *pub, heft__http_t *http, heft__round_id_t round,
-                                  heft__outcome_t *outcome_out, heft_error_t *err)
-{
-    const int64_t silence_ns = (int64_t)pub->deadline_ms * 1000000;
-    const int64_t since_ns = heft__clock_mono_ns();
-    int64_t deadline = since_ns + silence_ns;
-    for (;;) {
-        int code = 0;
-        heft_status_t status = look_at_round(pub, http, round, outcome_out, &code, err);
-        if (status == HEFT_OK) {
-            if (outcome_out->ended) {
-                return HEFT_OK;
-            }
-            deadline = heft__clock_mono_ns() + silence_ns;
-            tell_wait(outcome_out, since_ns);
-        } else if (code != 0 || heft__clock_mono_ns() >= deadline) {
-            return status; /* the coordinator does not know the round, or has been away too long */
-        } else {
-            rest();
-        }
-    }
-}
-
-static void fill_result(const heft__outcome_t *outcome, heft_push_result_t *result)
-{
-    result->round_epoch = outcome->round.epoch;
-    result->round_seq = outcome->round.seq;
-    result->n_destinations = outcome->n_destinations;
-    result->n_pieces =
-        outcome->pieces > 0 ? (uint32_t)heft__min_i64(outcome->pieces, UINT32_MAX) : 0;
-    result->n_bytes = outcome->bytes;
-    result->transfer_s =
-        outcome->stage_s > outcome->in_place_s ? outcome->stage_s : outcome->in_place_s;
-    result->verify_s = outcome->verify_s;
-    result->pause_s = outcome->pause_s;
-    result->total_s = outcome->total_s;
-    (void)snprintf(result->state, sizeof result->state, "%s", outcome->state);
-}
-
-/* What the caller of a push is told about a round that did not commit. */
-static heft_status_t explain(const heft__outcome_t *outcome, heft_error_t *err)
-{
-    char id[HEFT__ROUND_TEXT_SIZE];
-    heft__round_id_format(outcome->round, id);
-    heft_status_t status =
-        outcome->cause.status != HEFT_OK ? outcome->cause.status : HEFT_ERR_STATE;
-    const bool has_phase = outcome->cause.phase != HEFT__PHASE_NONE;
-    const char *in = has_phase ? " in " : "";
-    const char *phase = has_phase ? heft__phase_text(outcome->cause.phase) : "";
-    const char *peer = outcome->cause.peer;
-    if (outcome->first_problem[0] != '\0') { /* it names its member */
-        char count[48] = "";
-        if (outcome->n_problems > 1) { /* before the text, which may be cut off */
-            (void)snprintf(count, sizeof count, " with %u problems, the first",
-                           outcome->n_problems);
-        }
-        (void)heft__error_set(err, status, "round %s of version %lld %s%s%s%s: %s", id,
-                              (long long)outcome->version, outcome->state, in, phase, count,
-                              outcome->first_problem);
-    } else {
-        (void)heft__error_set(err, status, "round %s of version %lld %s%s%s: %s%s%s%s%s", id,
-                              (long long)outcome->version, outcome->state, in, phase,
-                              outcome->cause_member, peer[0] != '\0' ? " to " : "", peer,
-                              outcome->cause_member[0] != '\0' ? ": " : "", outcome->cause.cause);
-    }
-    if (err != NULL && outcome->cause.rank >= 0) {
-        err->peer_rank = outcome->cause.rank;
-    }
-    return status;
-}
-
-static heft_status_t push_over(heft_publisher_t *pub, heft__http_t *http, int64_t version,
-                               heft_push_result_t *result, heft_error_t *err)
-{
-    char *body = NULL;
-    heft__round_id_t round = { 0 };
-    heft__outcome_t outcome;
-    heft_status_t status = make_begin(version, &body, err);
-    if (status == HEFT_OK) {
-        status = begin_round(pub, http, body, &round, err);
-    }
-    heft__free(body);
-    if (status != HEFT_OK) {
-        return status;
-    }
-    result->round_epoch = round.epoch;
-    result->round_seq = round.seq;
-    status = follow_round(pub, http, round, &outcome, err);
-    if (status != HEFT_OK) {
-        return status;
-    }
-    fill_result(&outcome, result);
-    return strcmp(outcome.state, "committed") == 0 ? HEFT_OK : explain(&outcome, err);
-}
-
-heft_status_t heft_publisher_push(heft_publisher_t *pub, int64_t version,
-                                  heft_push_result_t *result_out, heft_error_t *err)
-{
-    heft_push_result_t result = { .version = version };
-    heft__http_t *http = NULL;
-    if (version < 1 || version > HEFT__WIRE_MAX_INT) {
-        return heft__error_set(err, HEFT_ERR_VERSION, "version %lld: 1 to 2^53-1 are versions",
-                               (long long)version);
-    }
-    heft_status_t status = heft__member_connect(pub->member, &http, err);
-    if (status == HEFT_OK) {
-        set_push(pub, version);
-        status = push_over(pub, http, version, &result, err);
-        set_push(pub, 0);
-        heft__http_destroy(http);
-    }
-    if (result_out != NULL) {
-        *result_out = result;
-    }
-    return status;
 }

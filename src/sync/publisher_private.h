@@ -20,6 +20,9 @@ struct heft_publisher {
     uint32_t n_threads;
     uint32_t deadline_ms;
     uint64_t max_bytes_per_s; /* 0: no limit */
+    bool begins;              /* its push begins a round; else it joins one */
+    uint32_t n_ranks;         /* of the job; 0: not said */
+    char job[HEFT__JOB_SIZE];
     heft__transport_t *transports[HEFT__MAX_PUBLISHER_TRANSPORTS];
     uint32_t n_transports;
     int64_t *sizes;
@@ -40,7 +43,12 @@ struct heft_publisher {
     pthread_t worker;
     bool has_worker;
     bool stop;
-    int64_t push_version; /* 0: no push is in progress */
+    int64_t push_version;       /* 0: no push is in progress */
+    heft__round_id_t met_round; /* the last round of a push that the worker has met */
+    int64_t met_version;        /* and its version */
+
+    /* The thread that pushes alone. */
+    heft__round_id_t joined; /* the last round that a push of another rank was followed in */
 
     /* Statistics of the worker, for tests; read while no push is in progress. */
     int64_t stage_allocs; /* allocations of the process while the last stage moved bytes */
@@ -61,6 +69,8 @@ HEFT_MUST_CHECK heft_status_t heft__publisher_send_in_place(heft_publisher_t *pu
                                                             heft_error_t *err);
 /* heft_progress_t of the runs: looks at receivers and orders, non-zero stops the run. */
 int heft__publisher_on_progress(void *arg, int64_t done_bytes, int64_t total_bytes);
+/* The worker has an order of a round: pushes of ranks that begin none wait for that. */
+void heft__publisher_meet(heft_publisher_t *pub, const heft__order_t *order);
 /* Wait until a push of this version is in progress; false when the round was called off before. */
 bool heft__publisher_await_push(heft_publisher_t *pub, const heft__order_t *order);
 

@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A push, on the caller's thread: one rank of a trainer begins the round, once all ranks of its job
+ * are there; the others wait until their worker has met it. From then on all do the same: let the
+ * worker take part, and follow the round to its end. So every rank returns one outcome.
+ */
+#include "sync/publisher_private.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "sync/wire_json.h"
+
+static void set_push(heft_publisher_t *pub, int64_t version)
+{
+    (void)pthread_mutex_lock(&pub->lock);
+    pub->push_version = version;
+    (void)pthread_mutex_unlock(&pub->lock);
+    heft__member_interrupt(pub->member); /* the worker may wait for this push */
+}
+
+static void rest(void)
+{
+    struct timespec pause = { .tv_nsec = 50000000 };
+    (void)nanosleep(&pause, NULL);
+}
+
+static heft_status_t make_begin(int64_t version, char **text_out, heft_error_t *err)
+{
+    heft__begin_t begin = { .version = version };
+    heft_status_t status = heft__incarnation_create(begin.key, err); /* 128 random bits */
+    return status == HEFT_OK ? heft__begin_encode(&begin, text_out, err) : status;
+}
+
+/* {"round": "3.12", "state": "preparing"} */
+static heft_status_t read_begun(const char *text, size_t n, heft__round_id_t *round_out,
+                                heft_error_t *err)
+{
+    json_t *root = NULL;
+    (void)heft__json_parse(text, n, "reply", &root, NULL);
+    const char *round = json_string_value(json_object_get(root, "round"));
+    bool ok = round != NULL && heft__round_id_parse(round, round_out);
+    json_decref(root);
+    return ok ? HEFT_OK
+              : heft__error_set(err, HEFT_ERR_FORMAT, "reply to POST /v1/rounds names no round");
+}
+
+/* The same key gives the same round, so a lost reply is no reason to fail. */
+static heft_status_t begin_round(heft_publisher_t *pub, heft__http_t *http, const char *body,
+                                 heft__round_id_t *round_out, heft_error_t *err)
+{
+    int64_t deadline = heft__clock_mono_ns() + (int64_t)pub->deadline_ms * 1000000;
+    for (;;) {
+        char *reply = NULL;
+        size_t n = 0;
+        int code = 0;
+        heft_status_t status = heft__http_request(http, "POST", "/v1/rounds", body, strlen(body),
+                                                  pub->deadline_ms, &code, &reply, &n, err);
+        if (status == HEFT_OK) {
+            status = read_begun(reply, n, round_out, err);
+            heft__free(reply);
+            return status;
+        }
+        bool may_help = code == 0 && (status == HEFT_ERR_PEER || status == HEFT_ERR_TIMEOUT);
+        if (!may_help || heft__clock_mono_ns() >= deadline) {
+            return status;
+        }
+        rest();
+    }
+}
+
+/* One look at the round; the coordinator answers when it has ended, or after a while. */
+static heft_status_t look_at_round(heft_publisher_t *pub, heft__http_t *http,
+                                   heft__round_id_t round, heft__outcome_t *outcome_out,
+                                   int *code_out, heft_error_t *err)
+{
+    enum { WAIT_S = 3 };
+    char id[HEFT__ROUND_TEXT_SIZE];
+    char path[64 + HEFT__ROUND_TEXT_SIZE];
+    char *reply = NULL;
+    size_t n = 0;
+    heft__round_id_format(round, id);
+    (void)snprintf(path, sizeof path, "/v1/rounds/%s?wait=%d", id, WAIT_S);
+    heft_status_t status = heft__http_request(
+        http, "GET", path, NULL, 0, pub->deadline_ms + WAIT_S * 1000, code_out, &reply, &n, err);
+    if (status == HEFT_OK) {
+        status = heft__outcome_decode(reply, n, outcome_out, err);
+        heft__free(reply);
+    }
+    return status;
+}
+
+/* The caller's version is decided, one way or the other, and somebody is slow to clear away: a dead
+ * rank is waited for until its contact time is over. Says for how long already, and for what. */
+static void tell_wait(const heft__outcome_t *outcome, int64_t since_ns)
+{
+    const bool is_clearing = strcmp(outcome->phase, "resume") == 0 ||
+                             strcmp(outcome->phase, "release") == 0 ||
+                             strcmp(outcome->phase, "abort") == 0;
+    const bool has_failed = outcome->cause.status != HEFT_OK;
+    char id[HEFT__ROUND_TEXT_SIZE];
+    if (is_clearing && outcome->n_awaited > 0) {
+        heft__round_id_format(outcome->round, id);
+        heft__log(HEFT_LOG_WARN, "publisher",
+                  "round %s is %s: waiting for %s of %s%s; the push has taken %.0f s%s%s", id,
+                  outcome->state, outcome->phase, outcome->awaited,
+                  outcome->n_awaited > 1 ? " and others" : "",
+                  (double)(heft__clock_mono_ns() - since_ns) / 1e9,
+                  has_failed ? "; it failed: " : "", has_failed ? outcome->cause.cause : "");
+    }
+}
+
+/* Follow the round to its end. Its phases are bounded by the coordinator, silence by our deadline.
+ */
+static heft_status_t follow_round(heft_publisher_t *pub, heft__http_t *http, heft__round_id_t round,
+                                  heft__outcome_t *outcome_out, heft_error_t *err)
+{
+    const int64_t silence_ns = (int64_t)pub->deadline_ms * 1000000;
+    const int64_t since_ns = heft__clock_mono_ns();
+    int64_t deadline = since_ns + silence_ns;
+    for (;;) {
+        int code = 0;
+        heft_status_t status = look_at_round(pub, http, round, outcome_out, &code, err);
+        if (status == HEFT_OK) {
+            if (outcome_out->ended) {
+                return HEFT_OK;
+            }
+            deadline = heft__clock_mono_ns() + silence_ns;
+            tell_wait(outcome_out, since_ns);
+        } else if (code != 0 || heft__clock_mono_ns() >= deadline) {
+            return status; /* the coordinator does not know the round, or has been away too long */
+        } else {
+            rest();
+        }
+    }
+}
+
+static void fill_result(const heft__outcome_t *outcome, heft_push_result_t *result)
+{
+    result->round_epoch = outcome->round.epoch;
+    result->round_seq = outcome->round.seq;
+    result->n_destinations = outcome->n_destinations;
+    result->n_pieces =
+        outcome->pieces > 0 ? (uint32_t)heft__min_i64(outcome->pieces, UINT32_MAX) : 0;
+    result->n_bytes = outcome->bytes;
+    result->transfer_s =
+        outcome->stage_s > outcome->in_place_s ? outcome->stage_s : outcome->in_place_s;
+    result->verify_s = outcome->verify_s;
+    result->pause_s = outcome->pause_s;
+    result->total_s = outcome->total_s;
+    (void)snprintf(result->state, sizeof result->state, "%s", outcome->state);
+}
+
+/* What the caller of a push is told about a round that did not commit. */
+static heft_status_t explain(const heft__outcome_t *outcome, heft_error_t *err)
+{
+    char id[HEFT__ROUND_TEXT_SIZE];
+    heft__round_id_format(outcome->round, id);
+    heft_status_t status =
+        outcome->cause.status != HEFT_OK ? outcome->cause.status : HEFT_ERR_STATE;
+    const bool has_phase = outcome->cause.phase != HEFT__PHASE_NONE;
+    const char *in = has_phase ? " in " : "";
+    const char *phase = has_phase ? heft__phase_text(outcome->cause.phase) : "";
+    const char *peer = outcome->cause.peer;
+    if (outcome->first_problem[0] != '\0') { /* it names its member */
+        char count[48] = "";
+        if (outcome->n_problems > 1) { /* before the text, which may be cut off */
+            (void)snprintf(count, sizeof count, " with %u problems, the first",
+                           outcome->n_problems);
+        }
+        (void)heft__error_set(err, status, "round %s of version %lld %s%s%s%s: %s", id,
+                              (long long)outcome->version, outcome->state, in, phase, count,
+                              outcome->first_problem);
+    } else {
+        (void)heft__error_set(err, status, "round %s of version %lld %s%s%s: %s%s%s%s%s", id,
+                              (long long)outcome->version, outcome->state, in, phase,
+                              outcome->cause_member, peer[0] != '\0' ? " to " : "", peer,
+                              outcome->cause_member[0] != '\0' ? ": " : "", outcome->cause.cause);
+    }
+    if (err != NULL && outcome->cause.rank >= 0) {
+        err->peer_rank = outcome->cause.rank;
+    }
+    return status;
+}
+
+/* ---- who begins ---- */
+
+/* Seconds, for messages. */
+static double deadline_s(const heft_publisher_t *pub)
+{
+    return (double)pub->deadline_ms / 1000;
+}
+
+/* Members of the status that are sources of this job and in contact: how many, and which ranks of
+ * replica 0 below `most` are among them. */
+static uint32_t count_ranks(const heft_publisher_t *pub, const json_t *status, bool *there,
+                            uint32_t most)
+{
+    char prefix[HEFT__JOB_SIZE + 16];
+    const json_t *members = json_object_get(status, "members");
+    uint32_t n = 0;
+    (void)snprintf(prefix, sizeof prefix, "source.%s.", pub->job);
+    for (size_t i = 0; i < json_array_size(members); i++) {
+        const json_t *m = json_array_get(members, i);
+        const char *id = json_string_value(json_object_get(m, "id"));
+        const char *contact = json_string_value(json_object_get(m, "contact"));
+        unsigned replica = 0;
+        unsigned rank = 0;
+        if (id == NULL || strncmp(id, prefix, strlen(prefix)) != 0 ||
+            (contact != NULL && strcmp(contact, "lost") == 0) ||
+            sscanf(id + strlen(prefix), "%u.%u", &replica, &rank) != 2) {
+            continue;
+        }
+        n++;
+        if (replica == 0 && rank < most) {
+            there[rank] = true;
+        }
+    }
+    return n;
+}
+
+static void list_missing(const bool *there, uint32_t n_ranks, char *text, size_t size)
+{
+    enum { MAX_SHOWN = 8 };
+    uint32_t n = 0;
+    size_t len = 0;
+    text[0] = '\0';
+    for (uint32_t r = 0; r < n_ranks && len < size; r++) {
+        if (!there[r] && n++ < MAX_SHOWN) {
+            len += (size_t)snprintf(text + len, size - len, n > 1 ? ", %u" : "%u", r);
+        }
+    }
+    if (n > MAX_SHOWN && len < size) {
+        (void)snprintf(text + len, size - len, ", ...");
+    }
+}
+
+static heft_status_t get_status(heft_publisher_t *pub, heft__http_t *http, json_t **status_out,
+                                heft_error_t *err)
+{
+    char *reply = NULL;
+    size_t n = 0;
+    int code = 0;
+    heft_status_t status = heft__http_request(http, "GET", "/v1/status", NULL, 0, pub->deadline_ms,
+                                              &code, &reply, &n, err);
+    if (status == HEFT_OK) {
+        *status_out = json_loadb(reply, n, JSON_REJECT_DUPLICATES, NULL);
+        heft__free(reply);
+        status = *status_out != NULL
+                     ? HEFT_OK
+                     : heft__error_set(err, HEFT_ERR_FORMAT, "reply to GET /v1/status: no JSON");
+    }
+    return status;
+}
+
+/* A round begins with those that are registered: wait for all ranks of the job. */
+static heft_status_t await_ranks(heft_publisher_t *pub, heft__http_t *http, heft_error_t *err)
+{
+    const int64_t deadline = heft__clock_mono_ns() + (int64_t)pub->deadline_ms * 1000000;
+    bool *there = heft__calloc((size_t)pub->n_ranks + 1, sizeof *there);
+    uint32_t n = 0;
+    if (there == NULL) {
+        return heft__error_nomem(err, pub->n_ranks * sizeof *there);
+    }
+    heft_status_t status = HEFT_OK;
+    while (status == HEFT_OK && n < pub->n_ranks) {
+        json_t *said = NULL;
+        memset(there, 0, pub->n_ranks * sizeof *there);
+        status = get_status(pub, http, &said, err);
+        n = status == HEFT_OK ? count_ranks(pub, said, there, pub->n_ranks) : 0;
+        json_decref(said);
+        if (status == HEFT_OK && n < pub->n_ranks && heft__clock_mono_ns() >= deadline) {
+            char missing[100];
+            list_missing(there, pub->n_ranks, missing, sizeof missing);
+            status = heft__error_set(err, HEFT_ERR_TIMEOUT,
+                                     "%u of %u source ranks of job %s are there after %g s: rank "
+                                     "%s missing",
+                                     n, pub->n_ranks, pub->job, deadline_s(pub), missing);
+        } else if (n < pub->n_ranks) {
+            rest();
+        }
+    }
+    heft__free(there);
+    return status;
+}
+
+static heft_status_t begin(heft_publisher_t *pub, heft__http_t *http, int64_t version,
+                           heft__round_id_t *round_out, heft_error_t *err)
+{
+    char *body = NULL;
+    heft_status_t status = pub->n_ranks > 1 ? await_ranks(pub, http, err) : HEFT_OK;
+    if (status == HEFT_OK) {
+        status = make_begin(version, &body, err);
+    }
+    if (status == HEFT_OK) {
+        status = begin_round(pub, http, body, round_out, err);
+    }
+    heft__free(body);
+    return status;
+}
+
+/* ---- who joins ---- */
+
+static bool is_after(heft__round_id_t a, heft__round_id_t b)
+{
+    return a.epoch > b.epoch || (a.epoch == b.epoch && a.seq > b.seq);
+}
+
+static heft_status_t nobody_began(heft_publisher_t *pub, int64_t version, heft_error_t *err)
+{
+    char other[96] = "";
+    heft_error_t contact = HEFT_ERROR_INIT;
+    (void)pthread_mutex_lock(&pub->lock);
+    const heft__round_id_t met = pub->met_round;
+    const int64_t met_version = pub->met_version;
+    (void)pthread_mutex_unlock(&pub->lock);
+    if (heft__member_get_contact(pub->member, &contact) != HEFT_OK) {
+        (void)snprintf(other, sizeof other, "; %.90s", contact.message);
+    } else if (met_version != version && is_after(met, pub->joined)) {
+        char id[HEFT__ROUND_TEXT_SIZE];
+        heft__round_id_format(met, id);
+        (void)snprintf(other, sizeof other, " (round %s is one of version %lld)", id,
+                       (long long)met_version);
+    }
+    return heft__error_set(err, HEFT_ERR_TIMEOUT,
+                           "no round of version %lld began within %g s: has rank 0 pushed?%s",
+                           (long long)version, deadline_s(pub), other);
+}
+
+/* The worker meets it, or has met it before this push was called. */
+static heft_status_t await_round(heft_publisher_t *pub, int64_t version,
+                                 heft__round_id_t *round_out, heft_error_t *err)
+{
+    const int64_t deadline = heft__clock_mono_ns() + (int64_t)pub->deadline_ms * 1000000;
+    for (;;) {
+        (void)pthread_mutex_lock(&pub->lock);
+        const heft__round_id_t met = pub->met_round;
+        const bool is_it = pub->met_version == version && is_after(met, pub->joined);
+        (void)pthread_mutex_unlock(&pub->lock);
+        if (is_it) {
+            pub->joined = met;
+            *round_out = met;
+            return HEFT_OK;
+        }
+        if (heft__clock_mono_ns() >= deadline) {
+            return nobody_began(pub, version, err);
+        }
+        rest();
+    }
+}
+
+/* ---- push ---- */
+
+static heft_status_t push_over(heft_publisher_t *pub, heft__http_t *http, int64_t version,
+                               heft_push_result_t *result, heft_error_t *err)
+{
+    heft__round_id_t round = { 0 };
+    heft__outcome_t outcome;
+    heft_status_t status = pub->begins ? begin(pub, http, version, &round, err)
+                                       : await_round(pub, version, &round, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    result->round_epoch = round.epoch;
+    result->round_seq = round.seq;
+    status = follow_round(pub, http, round, &outcome, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    fill_result(&outcome, result);
+    return strcmp(outcome.state, "committed") == 0 ? HEFT_OK : explain(&outcome, err);
+}
+
+heft_status_t heft_publisher_push(heft_publisher_t *pub, int64_t version,
+                                  heft_push_result_t *result_out, heft_error_t *err)
+{
+    heft_push_result_t result = { .version = version };
+    heft__http_t *http = NULL;
+    if (version < 1 || version > HEFT__WIRE_MAX_INT) {
+        return heft__error_set(err, HEFT_ERR_VERSION, "version %lld: 1 to 2^53-1 are versions",
+                               (long long)version);
+    }
+    heft_status_t status = heft__member_connect(pub->member, &http, err);
+    if (status == HEFT_OK) {
+        set_push(pub, version);
+        status = push_over(pub, http, version, &result, err);
+        set_push(pub, 0);
+        heft__http_destroy(http);
+    }
+    if (result_out != NULL) {
+        *result_out = result;
+    }
+    return status;
+}
