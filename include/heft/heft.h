@@ -7,6 +7,7 @@
 #include "heft/cache.h"
 #include "heft/config.h"
 #include "heft/contract.h"
+#include "heft/cuts.h"
 #include "heft/diff.h"
 #include "heft/drift.h"
 #include "heft/exec.h"

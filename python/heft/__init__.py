@@ -12,6 +12,7 @@ from heft._handles import version
 from heft.checkpoint import Checkpoint, CheckpointWriter, write_checkpoint
 from heft.contract import Contract, Drift, DriftFinding, DriftKind, drift
 from heft.coordinator import Coordinator
+from heft.cuts import Blocks, Box, Cut, CutRule, Mesh, cut
 from heft.dtypes import DType
 from heft.errors import HeftError
 from heft.exceptions import Exception_, ExceptionKind
@@ -46,6 +47,8 @@ __version__ = version()
 __all__ = [
     "Begin",
     "Bindings",
+    "Blocks",
+    "Box",
     "BufferInfo",
     "BufferKind",
     "CacheMap",
@@ -55,6 +58,8 @@ __all__ = [
     "Contract",
     "ConvertOptions",
     "Coordinator",
+    "Cut",
+    "CutRule",
     "DType",
     "DiffEntry",
     "Drift",
@@ -75,6 +80,7 @@ __all__ = [
     "Manifest",
     "Member",
     "Memory",
+    "Mesh",
     "Mismatch",
     "ModelAlias",
     "ModelPart",
@@ -106,6 +112,7 @@ __all__ = [
     "client",
     "convert",
     "convert_tensors",
+    "cut",
     "diff",
     "diff_tensors",
     "digest",
