@@ -5,6 +5,10 @@
  *
  * The deadline counts from the call, connecting included. Proxies from the environment are ignored:
  * a coordinator is a neighbour, and a proxy would hold back its long polls. Replies are bounded.
+ *
+ * A large body is announced (Expect: 100-continue) and sent once the server wants it: a server that
+ * refuses the head answers and closes, and a client still sending would see a broken pipe in place
+ * of the answer.
  */
 #include "sync/http_client.h"
 
@@ -13,6 +17,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "heft/sync.h"
@@ -21,15 +26,21 @@
 
 #define MAX_REPLY_BYTES (64u << 20)
 #define POLL_STEP_MS 1000
+#define ANNOUNCED_BYTES (64u << 10) /* bodies from here on are announced */
+#define ANNOUNCE_MS 4000L           /* for a server that does not answer to that */
+#define MIN_QUIET_MS 1000u
+#define MAX_TRIES 8
 
 struct heft__http {
     CURL *easy;
     CURLM *multi;
-    struct curl_slist *headers; /* the token is in one of them */
-    char *url;                  /* without a trailing slash */
-    atomic_bool aborted;        /* set by heft__http_abort, read by the loop after each wakeup */
+    struct curl_slist *headers;  /* the token is in one of them */
+    struct curl_slist *announce; /* the same for large bodies */
+    char *url;                   /* without a trailing slash */
+    atomic_bool aborted;         /* set by heft__http_abort, read by the loop after each wakeup */
     heft__text_t reply;
     bool reply_too_large;
+    bool was_lost;    /* the last request, or its reply, on the way: it may have been handled */
     char *error_body; /* of the last error reply, or NULL */
     char curl_text[CURL_ERROR_SIZE];
 };
@@ -58,7 +69,7 @@ static bool set_options(heft__http_t *http)
     CURL *easy = http->easy;
     bool ok = curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_PROXY, "") == CURLE_OK;
-    ok = ok && curl_easy_setopt(easy, CURLOPT_HTTPHEADER, http->headers) == CURLE_OK;
+    ok = ok && curl_easy_setopt(easy, CURLOPT_EXPECT_100_TIMEOUT_MS, ANNOUNCE_MS) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_reply) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_WRITEDATA, http) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, http->curl_text) == CURLE_OK;
@@ -71,13 +82,18 @@ static bool set_options(heft__http_t *http)
     return ok;
 }
 
-static bool add_header(heft__http_t *http, const char *line)
+static bool append(struct curl_slist **list, const char *line)
 {
-    struct curl_slist *grown = curl_slist_append(http->headers, line);
+    struct curl_slist *grown = curl_slist_append(*list, line);
     if (grown != NULL) {
-        http->headers = grown;
+        *list = grown;
     }
     return grown != NULL;
+}
+
+static bool add_header(heft__http_t *http, const char *line)
+{
+    return append(&http->headers, line) && append(&http->announce, line);
 }
 
 /* The host of an URL of ours; false when it is none. */
@@ -158,7 +174,8 @@ heft_status_t heft__http_create(const heft__access_t *access, heft__http_t **htt
     http->multi = curl_multi_init();
     const bool ok = http->easy != NULL && http->multi != NULL &&
                     add_header(http, "Content-Type: application/json") &&
-                    add_header(http, "Expect:");
+                    append(&http->headers, "Expect:") &&
+                    append(&http->announce, "Expect: 100-continue");
     heft_status_t status =
         ok ? set_access(http, access, err) : heft__error_nomem(err, sizeof *http);
     if (status == HEFT_OK && !set_options(http)) {
@@ -182,6 +199,7 @@ void heft__http_destroy(heft__http_t *http)
         (void)curl_multi_cleanup(http->multi);
     }
     curl_slist_free_all(http->headers);
+    curl_slist_free_all(http->announce);
     heft__text_fini(&http->reply);
     heft__free(http->error_body);
     heft__free(http->url);
@@ -204,11 +222,13 @@ const char *heft__http_get_error_body(const heft__http_t *http)
 static bool set_request(heft__http_t *http, const char *method, const void *body, size_t n)
 {
     CURL *easy = http->easy;
-    bool ok = true;
+    const bool is_large = body != NULL && n >= ANNOUNCED_BYTES;
+    bool ok = curl_easy_setopt(easy, CURLOPT_HTTPHEADER,
+                               is_large ? http->announce : http->headers) == CURLE_OK;
     if (strcmp(method, "GET") == 0) {
-        ok = curl_easy_setopt(easy, CURLOPT_HTTPGET, 1L) == CURLE_OK;
+        ok = ok && curl_easy_setopt(easy, CURLOPT_HTTPGET, 1L) == CURLE_OK;
     } else {
-        ok = curl_easy_setopt(easy, CURLOPT_POST, 1L) == CURLE_OK;
+        ok = ok && curl_easy_setopt(easy, CURLOPT_POST, 1L) == CURLE_OK;
         ok = ok && curl_easy_setopt(easy, CURLOPT_POSTFIELDS, body != NULL ? body : "") == CURLE_OK;
         ok = ok && curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE,
                                     (curl_off_t)(body != NULL ? n : 0)) == CURLE_OK;
@@ -222,10 +242,25 @@ static int64_t left_ms(int64_t deadline_ns)
     return left > 0 ? left / 1000000 + 1 : 0;
 }
 
-/* Run the added request to its end; *code_out is curl's result. */
-static heft_status_t drive(heft__http_t *http, int64_t deadline_ns, CURLcode *code_out,
-                           heft_error_t *err)
+/* How many bytes of this request have moved, both ways. */
+static curl_off_t count_moved(heft__http_t *http)
 {
+    curl_off_t up = 0;
+    curl_off_t down = 0;
+    long head = 0;
+    (void)curl_easy_getinfo(http->easy, CURLINFO_SIZE_UPLOAD_T, &up);
+    (void)curl_easy_getinfo(http->easy, CURLINFO_SIZE_DOWNLOAD_T, &down);
+    (void)curl_easy_getinfo(http->easy, CURLINFO_HEADER_SIZE, &head);
+    return up + down + head;
+}
+
+/* Run the added request to its end, unless nothing moves for quiet_ns; *code_out is curl's result.
+ */
+static heft_status_t drive(heft__http_t *http, int64_t deadline_ns, int64_t quiet_ns,
+                           CURLcode *code_out, heft_error_t *err)
+{
+    curl_off_t moved = 0;
+    int64_t quiet_until_ns = heft__clock_mono_ns() + quiet_ns;
     for (;;) {
         if (atomic_load(&http->aborted)) {
             return heft__error_set(err, HEFT_ERR_CANCELED, "request to %s canceled", http->url);
@@ -240,8 +275,14 @@ static heft_status_t drive(heft__http_t *http, int64_t deadline_ns, CURLcode *co
             *code_out = msg->data.result;
             return HEFT_OK;
         }
-        const int64_t left = left_ms(deadline_ns);
+        const curl_off_t now_moved = count_moved(http);
+        if (now_moved != moved) {
+            moved = now_moved;
+            quiet_until_ns = heft__clock_mono_ns() + quiet_ns;
+        }
+        const int64_t left = left_ms(heft__min_i64(deadline_ns, quiet_until_ns));
         if (left == 0) {
+            http->was_lost = true;
             return heft__error_set(err, HEFT_ERR_TIMEOUT, "no reply from %s within the deadline",
                                    http->url);
         }
@@ -261,6 +302,9 @@ static heft_status_t curl_failure(heft__http_t *http, CURLcode code, heft_error_
         return heft__error_set(err, HEFT_ERR_LIMIT, "reply of %s is larger than %u bytes",
                                http->url, MAX_REPLY_BYTES);
     }
+    http->was_lost = code == CURLE_GOT_NOTHING || code == CURLE_RECV_ERROR ||
+                     code == CURLE_SEND_ERROR || code == CURLE_PARTIAL_FILE ||
+                     code == CURLE_OPERATION_TIMEDOUT;
     if (code == CURLE_OPERATION_TIMEDOUT) {
         status = HEFT_ERR_TIMEOUT;
     } else if (code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL) {
@@ -331,15 +375,14 @@ static heft_status_t error_reply(heft__http_t *http, long code, heft_error_t *er
     return status;
 }
 
-static heft_status_t run(heft__http_t *http, uint32_t deadline_ms, long *code_out,
+static heft_status_t run(heft__http_t *http, int64_t deadline_ns, int64_t quiet_ns, long *code_out,
                          heft_error_t *err)
 {
-    const int64_t deadline_ns = heft__clock_mono_ns() + (int64_t)deadline_ms * 1000000;
     CURLcode code = CURLE_OK;
     if (curl_multi_add_handle(http->multi, http->easy) != CURLM_OK) {
         return heft__error_set(err, HEFT_ERR_IO, "request to %s: curl failed", http->url);
     }
-    heft_status_t status = drive(http, deadline_ns, &code, err);
+    heft_status_t status = drive(http, deadline_ns, quiet_ns, &code, err);
     (void)curl_multi_remove_handle(http->multi, http->easy);
     if (status == HEFT_OK && code != CURLE_OK) {
         status = curl_failure(http, code, err);
@@ -350,54 +393,122 @@ static heft_status_t run(heft__http_t *http, uint32_t deadline_ms, long *code_ou
     return status;
 }
 
-heft_status_t heft__http_request(heft__http_t *http, const char *method, const char *path,
-                                 const void *body, size_t body_bytes, uint32_t deadline_ms,
-                                 int *code_out, char **body_out, size_t *n_out, heft_error_t *err)
+/* One try. */
+static heft_status_t request(heft__http_t *http, const heft__http_ask_t *ask, int64_t deadline_ns,
+                             int64_t quiet_ns, int *code_out, heft_error_t *err)
 {
     heft__free(http->error_body);
     http->error_body = NULL;
     heft__text_reset(&http->reply);
     http->reply_too_large = false;
+    http->was_lost = false;
     http->curl_text[0] = '\0';
     *code_out = 0;
     heft__text_t url;
     heft__text_init(&url);
-    heft__text_printf(&url, "%s%s", http->url, path);
+    heft__text_printf(&url, "%s%s", http->url, ask->path);
     const bool ok = !url.failed &&
                     curl_easy_setopt(http->easy, CURLOPT_URL, url.data) == CURLE_OK &&
-                    set_request(http, method, body, body_bytes);
+                    set_request(http, ask->method, ask->body, ask->body_bytes);
     heft__text_fini(&url);
     if (!ok) {
-        return heft__error_nomem(err, body_bytes);
+        return heft__error_nomem(err, ask->body_bytes);
     }
     long code = 0;
-    heft_status_t status = run(http, deadline_ms, &code, err);
+    heft_status_t status = run(http, deadline_ns, quiet_ns, &code, err);
     if (status != HEFT_OK) {
         return status;
     }
     *code_out = (int)code;
-    if (code < 200 || code > 299) {
-        return error_reply(http, code, err);
+    return code >= 200 && code <= 299 ? HEFT_OK : error_reply(http, code, err);
+}
+
+static heft_status_t take_body(heft__http_t *http, char **body_out, size_t *n_out,
+                               heft_error_t *err)
+{
+    if (body_out == NULL) {
+        return HEFT_OK;
     }
-    if (body_out != NULL) {
-        const size_t n = http->reply.len;
-        char *taken = heft__text_take(&http->reply);
-        if (taken == NULL) {
-            return heft__error_nomem(err, n);
-        }
-        *body_out = taken;
-        if (n_out != NULL) {
-            *n_out = n;
-        }
+    const size_t n = http->reply.len;
+    char *taken = heft__text_take(&http->reply);
+    if (taken == NULL) {
+        return heft__error_nomem(err, n);
+    }
+    *body_out = taken;
+    if (n_out != NULL) {
+        *n_out = n;
     }
     return HEFT_OK;
 }
 
+static int64_t deadline_in(uint32_t ms)
+{
+    return heft__clock_mono_ns() + (int64_t)ms * 1000000;
+}
+
+heft_status_t heft__http_request(heft__http_t *http, const char *method, const char *path,
+                                 const void *body, size_t body_bytes, uint32_t deadline_ms,
+                                 int *code_out, char **body_out, size_t *n_out, heft_error_t *err)
+{
+    const heft__http_ask_t ask = {
+        .method = method, .path = path, .body = body, .body_bytes = body_bytes
+    };
+    heft_status_t status = request(http, &ask, deadline_in(deadline_ms),
+                                   (int64_t)deadline_ms * 1000000, code_out, err);
+    return status == HEFT_OK ? take_body(http, body_out, n_out, err) : status;
+}
+
+/* Before it is sent again; another thread may call the request off meanwhile. */
+static void pause_ms(heft__http_t *http, int ms, int64_t deadline_ns)
+{
+    const int64_t end_ns = heft__min_i64(deadline_in((uint32_t)ms), deadline_ns);
+    while (!atomic_load(&http->aborted) && heft__clock_mono_ns() < end_ns) {
+        (void)curl_multi_poll(http->multi, NULL, 0, (int)left_ms(end_ns), NULL);
+    }
+}
+
+heft_status_t heft__http_ask(heft__http_t *http, const heft__http_ask_t *ask, int *code_out,
+                             char **body_out, size_t *n_out, heft_error_t *err)
+{
+    enum { PAUSE_MS = 20, PARTS = 6 };
+    const int64_t deadline_ns = deadline_in(ask->deadline_ms);
+    const uint32_t share_ms = ask->deadline_ms / PARTS;
+    int64_t quiet_ns = (int64_t)(share_ms > MIN_QUIET_MS ? share_ms : MIN_QUIET_MS) * 1000000;
+    heft_error_t why = HEFT_ERROR_INIT; /* of the last try: an earlier one is nobody's error */
+    heft_status_t status = HEFT_OK;
+    for (int i = 0; i < MAX_TRIES; i++) {
+        status = request(http, ask, deadline_ns, quiet_ns + (int64_t)ask->wait_ms * 1000000,
+                         code_out, &why);
+        if (status == HEFT_OK) {
+            return take_body(http, body_out, n_out, err);
+        }
+        if (!http->was_lost || heft__clock_mono_ns() >= deadline_ns) {
+            break;
+        }
+        quiet_ns *= status == HEFT_ERR_TIMEOUT ? 2 : 1; /* it may be slow, and not lost */
+        pause_ms(http, PAUSE_MS << i, deadline_ns);
+    }
+    if (err != NULL) {
+        *err = why;
+    }
+    return status;
+}
+
 /* ---- public ---- */
 
-static heft_status_t request_once(const heft__access_t *access, const char *method,
-                                  const char *path, const char *json, uint32_t deadline_ms,
-                                  char **json_out, heft_error_t *err)
+/* How long a path asks to be kept waiting: "?wait=SECONDS". */
+static uint32_t find_wait_ms(const char *path)
+{
+    static const char key[] = "?wait=";
+    const char *found = strstr(path, key);
+    const long seconds = found != NULL ? strtol(found + sizeof key - 1, NULL, 10) : 0;
+    return seconds > 0 && seconds <= 60 ? (uint32_t)seconds * 1000 : 0;
+}
+
+/* What only asks is asked again where it got lost; what changes something is for the caller. */
+static heft_status_t request_for(const heft__access_t *access, const char *method, const char *path,
+                                 const char *json, uint32_t deadline_ms, char **json_out,
+                                 heft_error_t *err)
 {
     heft__http_t *http = NULL;
     heft_status_t status = heft__http_create(access, &http, err);
@@ -406,8 +517,16 @@ static heft_status_t request_once(const heft__access_t *access, const char *meth
     }
     int code = 0;
     char *body = NULL;
-    status = heft__http_request(http, method, path, json, json != NULL ? strlen(json) : 0,
-                                deadline_ms != 0 ? deadline_ms : 30000, &code, &body, NULL, err);
+    const heft__http_ask_t ask = { .method = method,
+                                   .path = path,
+                                   .body = json,
+                                   .body_bytes = json != NULL ? strlen(json) : 0,
+                                   .wait_ms = find_wait_ms(path),
+                                   .deadline_ms = deadline_ms != 0 ? deadline_ms : 30000 };
+    status = strcmp(method, "GET") == 0
+                 ? heft__http_ask(http, &ask, &code, &body, NULL, err)
+                 : heft__http_request(http, method, path, json, ask.body_bytes, ask.deadline_ms,
+                                      &code, &body, NULL, err);
     heft__http_destroy(http);
     if (status == HEFT_OK) {
         if (json_out != NULL) {
@@ -453,7 +572,7 @@ heft_status_t heft_client_request(const heft_client_opts_t *opts, const char *me
     heft_config_t *config = NULL;
     status = heft__settings_access(&access, &config, err);
     if (status == HEFT_OK) {
-        status = request_once(&access, method, path, json, loaded.deadline_ms, json_out, err);
+        status = request_for(&access, method, path, json, loaded.deadline_ms, json_out, err);
     }
     heft_config_destroy(config);
     return status;

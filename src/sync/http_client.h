@@ -33,6 +33,22 @@ void heft__http_abort(heft__http_t *http);
 heft_status_t heft__http_request(heft__http_t *http, const char *method, const char *path,
                                  const void *body, size_t body_bytes, uint32_t deadline_ms,
                                  int *code_out, char **body_out, size_t *n_out, heft_error_t *err);
+/* A request that may be handled twice. */
+typedef struct heft__http_ask {
+    const char *method;
+    const char *path;
+    const void *body; /* NULL: none */
+    size_t body_bytes;
+    uint32_t wait_ms;     /* the coordinator may hold the reply back for so long */
+    uint32_t deadline_ms; /* of all tries together */
+} heft__http_ask_t;
+/*
+ * The same, sent again where it or its reply was lost on the way: the connection broke after it had
+ * been made, or nothing has moved for a sixth of the deadline (1 s at least, twice as long each
+ * time). A connection that is refused is told at once.
+ */
+heft_status_t heft__http_ask(heft__http_t *http, const heft__http_ask_t *ask, int *code_out,
+                             char **body_out, size_t *n_out, heft_error_t *err);
 /* What an error reply (any bytes) says: fills err and returns its status. what names the peer. */
 heft_status_t heft__http_read_error(const char *text, size_t n, int code, const char *what,
                                     heft_error_t *err);

@@ -39,15 +39,8 @@ int fleet_request(const char *url, const char *method, const char *path, const c
     int code = 0;
     EXPECT_STATUS(heft__http_create(&(heft__access_t){ .url = url }, &http, &err), HEFT_OK);
     const size_t n = body != NULL ? strlen(body) : 0;
-    heft_status_t status = HEFT_ERR_PEER;
-    /* a large body is refused before it is whole; one still sending may miss the answer to that */
-    for (int i = 0; i < 10 && status == HEFT_ERR_PEER && code == 0; i++) {
-        err = (heft_error_t)HEFT_ERROR_INIT;
-        status = heft__http_request(http, method, path, body, n, 30000, &code, &reply, NULL, &err);
-        if (n < 1000000) {
-            break;
-        }
-    }
+    heft_status_t status =
+        heft__http_request(http, method, path, body, n, 30000, &code, &reply, NULL, &err);
     if (status != HEFT_OK && code == 0) {
         fail_msg("%s %s: %s", method, path, err.message);
     }

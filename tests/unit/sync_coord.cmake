@@ -4,6 +4,7 @@ heft_add_test(test_round_explore SOURCES unit/test_round_explore.c unit/round_wo
 heft_add_test(test_coordinator_rounds SOURCES unit/test_coordinator_rounds.c unit/http_fleet.c LABELS sync)
 heft_add_test(test_coordinator_restart SOURCES unit/test_coordinator_restart.c unit/http_fleet.c LABELS sync)
 heft_add_test(test_coordinator SOURCES unit/test_coordinator.c unit/http_fleet.c LABELS sync)
+heft_add_test(test_http_client SOURCES unit/test_http_client.c unit/http_fleet.c LABELS sync)
 heft_add_test(test_round SOURCES unit/test_round.c LABELS sync)
 heft_add_test(test_round_flip SOURCES unit/test_round_flip.c LABELS sync)
 heft_add_test(test_round_recover SOURCES unit/test_round_recover.c LABELS sync)

@@ -799,108 +799,6 @@ static void stop_answers_what_waits(void **state)
     heft__free(p.reply);
 }
 
-/* ---- the client ---- */
-
-static void client_maps_errors(void **state)
-{
-    const env_t *e = *state;
-    heft_error_t err = HEFT_ERROR_INIT;
-    char *json = NULL;
-    EXPECT_STATUS(heft_client_get(e->url, "/healthz", 1000, &json, &err), HEFT_OK);
-    assert_non_null(strstr(json, "true"));
-    heft_string_free(json);
-    json = NULL;
-    EXPECT_STATUS(heft_client_get(e->url, "/nothing", 1000, &json, &err), HEFT_ERR_NOT_FOUND);
-    assert_null(json);
-    EXPECT_MESSAGE("no such path");
-    EXPECT_STATUS(heft_client_post(e->url, "/v1/rounds", "{", 1000, &json, &err), HEFT_ERR_FORMAT);
-    EXPECT_STATUS(heft_client_post(e->url, "/v1/rounds", NULL, 1000, &json, &err), HEFT_ERR_FORMAT);
-    EXPECT_STATUS(heft_client_get(e->url, "healthz", 1000, &json, &err), HEFT_ERR_ARGUMENT);
-    EXPECT_STATUS(heft_client_get("ftp://x", "/", 1000, &json, &err), HEFT_ERR_ARGUMENT);
-    EXPECT_STATUS(heft_client_get(NULL, "/", 1000, &json, &err), HEFT_ERR_ARGUMENT);
-    char slash[100];
-    (void)snprintf(slash, sizeof slash, "%s/", e->url);
-    EXPECT_STATUS(heft_client_get(slash, "/healthz", 0, NULL, &err), HEFT_OK);
-}
-
-/* A socket that is bound or listens but never answers. */
-static int mute_socket(bool listens, char *url, size_t size)
-{
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in address = { .sin_family = AF_INET };
-    socklen_t n = sizeof address;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &n), 0);
-    if (listens) {
-        assert_int_equal(listen(fd, 4), 0);
-    }
-    (void)snprintf(url, size, "http://127.0.0.1:%u", ntohs(address.sin_port));
-    return fd;
-}
-
-static void client_waits_no_longer_than_its_deadline(void **state)
-{
-    (void)state;
-    heft_error_t err = HEFT_ERROR_INIT;
-    char url[64];
-    int fd = mute_socket(true, url, sizeof url);
-    const int64_t begun = heft__clock_mono_ns();
-    EXPECT_STATUS(heft_client_get(url, "/healthz", 100, NULL, &err), HEFT_ERR_TIMEOUT);
-    assert_true(heft__clock_mono_ns() - begun < 10 * INT64_C(1000000000));
-    (void)close(fd);
-    fd = mute_socket(false, url, sizeof url);
-    EXPECT_STATUS(heft_client_get(url, "/healthz", 5000, NULL, &err), HEFT_ERR_PEER);
-    (void)close(fd);
-}
-
-static void *abort_when_connected(void *arg)
-{
-    heft__http_abort(arg);
-    return NULL;
-}
-
-static void client_request_can_be_aborted(void **state)
-{
-    (void)state;
-    heft_error_t err = HEFT_ERROR_INIT;
-    char url[64];
-    const int fd = mute_socket(true, url, sizeof url);
-    heft__http_t *http = NULL;
-    int code = 1;
-    pthread_t thread;
-    EXPECT_STATUS(heft__http_create(&(heft__access_t){ .url = url }, &http, &err), HEFT_OK);
-    assert_int_equal(pthread_create(&thread, NULL, abort_when_connected, http), 0);
-    EXPECT_STATUS(heft__http_request(http, "GET", "/", NULL, 0, 60000, &code, NULL, NULL, &err),
-                  HEFT_ERR_CANCELED);
-    assert_int_equal(code, 0);
-    assert_int_equal(pthread_join(thread, NULL), 0);
-    /* and so is every later one */
-    EXPECT_STATUS(heft__http_request(http, "GET", "/", NULL, 0, 60000, &code, NULL, NULL, &err),
-                  HEFT_ERR_CANCELED);
-    heft__http_destroy(http);
-    (void)close(fd);
-}
-
-static void client_survives_lack_of_memory(void **state)
-{
-    const env_t *e = *state;
-    heft_error_t err = HEFT_ERROR_INIT;
-    for (long k = 0;; k++) {
-        char *json = NULL;
-        heft__alloc_fail_at(k);
-        const heft_status_t status = heft_client_get(e->url, "/healthz", 5000, &json, &err);
-        heft__alloc_fail_at(-1);
-        if (status == HEFT_OK) {
-            heft_string_free(json);
-            assert_true(k > 1);
-            break;
-        }
-        assert_int_equal(status, HEFT_ERR_NOMEM);
-        assert_null(json);
-    }
-}
-
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 int main(void)
@@ -929,10 +827,6 @@ int main(void)
         TEST(long_poll_gets_the_order_and_gets_it_again),
         TEST(a_later_poll_ends_an_earlier_one),
         cmocka_unit_test(stop_answers_what_waits),
-        TEST(client_maps_errors),
-        cmocka_unit_test(client_waits_no_longer_than_its_deadline),
-        cmocka_unit_test(client_request_can_be_aborted),
-        TEST(client_survives_lack_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
