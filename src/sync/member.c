@@ -118,26 +118,18 @@ heft_status_t heft__member_connect(const heft__member_t *member, heft__http_t **
  * way, or its reply, is sent again: else the place stays taken for as long as silence is borne. */
 static void leave(heft__member_t *member)
 {
-    enum { LEAVE_MS = 2000, N_TRIES = 3, CODE_GONE = 410 };
-    const int64_t deadline = heft__clock_mono_ns() + (int64_t)LEAVE_MS * 1000000;
+    enum { LEAVE_MS = 2000, CODE_GONE = 410 };
     char path[64 + HEFT__ID_SIZE + HEFT__INCARNATION_SIZE];
     heft__http_t *http = NULL;
     heft_error_t err = HEFT_ERROR_INIT;
-    heft_status_t status = HEFT_ERR_PEER;
     int code = 0;
     if (heft__member_connect(member, &http, NULL) != HEFT_OK) {
         return;
     }
     (void)snprintf(path, sizeof path, "/v1/members/%s?incarnation=%s", member->id,
                    member->identity.incarnation);
-    for (int i = 0; i < N_TRIES && code == 0 && status == HEFT_ERR_PEER; i++) {
-        const int64_t left_ms = (deadline - heft__clock_mono_ns()) / 1000000;
-        if (left_ms <= 0) {
-            break;
-        }
-        status = heft__http_request(http, "DELETE", path, NULL, 0, (uint32_t)left_ms, &code, NULL,
-                                    NULL, &err);
-    }
+    const heft__http_ask_t ask = { .method = "DELETE", .path = path, .deadline_ms = LEAVE_MS };
+    heft_status_t status = heft__http_ask(http, &ask, &code, NULL, NULL, &err);
     if (status != HEFT_OK && code != CODE_GONE) {
         heft__log(HEFT_LOG_INFO, "member", "%s: could not leave: %s", member->id, err.message);
     }
@@ -168,7 +160,7 @@ void heft__member_destroy(heft__member_t *member)
         return;
     }
     heft__member_stop(member);
-    if (member->has_thread && member->is_registered && member->contact.status == HEFT_OK) {
+    if (member->has_thread && member->may_be_known) {
         leave(member);
     }
     heft__http_destroy(member->http);
@@ -486,7 +478,8 @@ void heft__member_conclude(heft__member_t *member, heft__result_t result,
     report->result = result;
     report->state = state;
     heft__wire_error_reset(error);
-    if (err != NULL && err->status != HEFT_OK) {
+    /* with success there is none: something else may have failed on the way and been mended */
+    if (result != HEFT__RESULT_OK && err != NULL && err->status != HEFT_OK) {
         heft__wire_error_set(error, report->phase, err);
         error->rank = (int32_t)member->identity.rank;
         if (blame != NULL && blame->peer != NULL) {

@@ -7,6 +7,10 @@
  * sends the new report. A reply lost that way is repeated, because the report names the last order
  * taken in. Within a round polls are short, so that a report that was overtaken is soon put right.
  * Without contact the thread tries again, after 50 ms at first and 5 s at most.
+ *
+ * Messages get lost. Nothing here may take so long that the coordinator takes the member for lost
+ * because of one or two of them: polls, waits and pauses are parts of the contact time, and a reply
+ * is waited for as long as replies have taken so far (try_ms), not for the whole deadline.
  */
 #include "sync/member_private.h"
 
@@ -16,6 +20,9 @@
 #include "sync/wire_json.h"
 
 enum { BACKOFF_MIN_MS = 50, BACKOFF_MAX_MS = 5000, ROUND_POLL_MS = 1000, SHORT_MS = 20 };
+enum { TRY_MIN_MS = 250, TRY_FIRST_MS = 1000 };
+/* Parts of the contact time: a poll outside of rounds and within, a pause, a reply. */
+enum { IDLE_PART = 5, ROUND_PART = 6, BACKOFF_PART = 8, TRY_PART = 4 };
 
 static int64_t in_ms(uint32_t ms)
 {
@@ -43,16 +50,43 @@ static heft_status_t renew_http(heft__member_t *member, heft_error_t *err)
 /* How long to stay silent within a round: well within what the coordinator takes for a loss. */
 static uint32_t silence_ms(const heft__member_t *member)
 {
-    uint32_t third = member->contact_ms / 3;
-    return third < ROUND_POLL_MS ? third : ROUND_POLL_MS;
+    uint32_t part = member->contact_ms / ROUND_PART;
+    return part < ROUND_POLL_MS ? part : ROUND_POLL_MS;
+}
+
+/* The least time that a reply is waited for. */
+static uint32_t least_try_ms(const heft__member_t *member)
+{
+    const uint32_t part =
+        member->contact_ms > 0 ? member->contact_ms / TRY_PART : (uint32_t)TRY_FIRST_MS;
+    const uint32_t least = part > TRY_MIN_MS ? part : TRY_MIN_MS;
+    return least < member->deadline_ms ? least : member->deadline_ms;
+}
+
+/* A reply that did not come in time may have been slow, and not lost: the next one gets more. */
+static void learn_try(heft__member_t *member, heft_status_t status)
+{
+    const uint32_t least = least_try_ms(member);
+    if (status == HEFT_ERR_TIMEOUT) {
+        member->try_ms *= 2;
+    } else if (status == HEFT_OK) {
+        member->try_ms -= member->try_ms / 4;
+    }
+    member->try_ms = member->try_ms < least                 ? least
+                     : member->try_ms > member->deadline_ms ? member->deadline_ms
+                                                            : member->try_ms;
 }
 
 static heft_status_t request(heft__member_t *member, const char *method, const char *path,
                              const char *body, uint32_t wait_ms, int *code_out, char **body_out,
                              size_t *n_out, heft_error_t *err)
 {
-    return heft__http_request(member->http, method, path, body, strlen(body),
-                              member->deadline_ms + wait_ms, code_out, body_out, n_out, err);
+    learn_try(member, HEFT_ERR_CANCELED);
+    heft_status_t status =
+        heft__http_request(member->http, method, path, body, strlen(body), member->try_ms + wait_ms,
+                           code_out, body_out, n_out, err);
+    learn_try(member, status);
+    return status;
 }
 
 /* Trying again would not help. */
@@ -74,6 +108,7 @@ static heft_status_t register_member(heft__member_t *member, heft_error_t *err)
     heft__registered_t registered;
     heft_status_t status = heft__register_encode(&member->identity, &text, err);
     if (status == HEFT_OK) {
+        member->may_be_known = true;
         status = request(member, "POST", "/v1/members", text, 0, &code, &reply, &n, err);
     }
     if (status == HEFT_OK) {
@@ -81,6 +116,7 @@ static heft_status_t register_member(heft__member_t *member, heft_error_t *err)
     } else if (code == 400 || code == 413 || status == HEFT_ERR_STALE ||
                status == HEFT_ERR_EXISTS || (status == HEFT_ERR_AUTH && member->poll_ms == 0)) {
         /* another incarnation has our place, we speak nonsense, or have never been let in */
+        member->may_be_known = false;
         set_final(member);
     }
     heft__free(text);
@@ -262,8 +298,8 @@ static heft_status_t take_report(heft__member_t *member, char **text_out, uint32
         member->refresh(member->refresh_arg, &member->report);
     }
     uint32_t wait_ms = member->poll_ms;
-    if (wait_ms > member->contact_ms / 3) {
-        wait_ms = member->contact_ms / 3;
+    if (wait_ms > member->contact_ms / IDLE_PART) {
+        wait_ms = member->contact_ms / IDLE_PART;
     }
     if (is_round_open(&member->report) && wait_ms > silence_ms(member)) {
         wait_ms = silence_ms(member);
@@ -352,8 +388,8 @@ static heft_status_t step(heft__member_t *member, heft_error_t *err)
 static uint32_t next_backoff_ms(const heft__member_t *member)
 {
     uint32_t most = BACKOFF_MAX_MS;
-    if (member->contact_ms > 0 && member->contact_ms / 3 < most) {
-        most = member->contact_ms / 3;
+    if (member->contact_ms > 0 && member->contact_ms / BACKOFF_PART < most) {
+        most = member->contact_ms / BACKOFF_PART;
     }
     uint32_t next = member->backoff_ms == 0 ? BACKOFF_MIN_MS : member->backoff_ms * 2;
     return next < most ? next : most;

@@ -26,11 +26,14 @@ heft_status_t heft__member_put_over(heft__http_t *http, const char *text, uint32
     char digest[HEFT__DIGEST_SIZE];
     char path[32 + HEFT__DIGEST_SIZE];
     int code;
-    size_t n = strlen(text);
-    heft__object_digest(text, n, digest);
+    const heft__http_ask_t ask = { .method = "PUT",
+                                   .path = path,
+                                   .body = text,
+                                   .body_bytes = strlen(text),
+                                   .deadline_ms = deadline_ms };
+    heft__object_digest(text, ask.body_bytes, digest);
     (void)snprintf(path, sizeof path, "/v1/objects/%s", digest);
-    heft_status_t status =
-        heft__http_request(http, "PUT", path, text, n, deadline_ms, &code, NULL, NULL, err);
+    heft_status_t status = heft__http_ask(http, &ask, &code, NULL, NULL, err);
     if (status == HEFT_OK) {
         memcpy(digest_out, digest, sizeof digest);
     }
@@ -78,8 +81,10 @@ heft_status_t heft__member_get_object(heft__member_t *member, const char *digest
     size_t n = 0;
     int code;
     (void)snprintf(path, sizeof path, "/v1/objects/%s", digest);
-    status = heft__http_request(member->owner_http, "GET", path, NULL, 0, member->deadline_ms,
-                                &code, &text, &n, err);
+    const heft__http_ask_t ask = { .method = "GET",
+                                   .path = path,
+                                   .deadline_ms = member->deadline_ms };
+    status = heft__http_ask(member->owner_http, &ask, &code, &text, &n, err);
     drop_if_refused(member, status);
     if (status != HEFT_OK) {
         return status;

@@ -27,7 +27,9 @@ struct heft__member {
     uint32_t poll_ms;
     uint32_t contact_ms;
     bool is_registered;
+    bool may_be_known; /* a registration has been sent, and was not refused */
     uint32_t backoff_ms;
+    uint32_t try_ms; /* how long a reply is waited for */
 
     /* The owner's thread alone. */
     heft__http_t *owner_http;

@@ -55,8 +55,12 @@ static heft_status_t begin_round(heft_publisher_t *pub, heft__http_t *http, cons
         char *reply = NULL;
         size_t n = 0;
         int code = 0;
-        heft_status_t status = heft__http_request(http, "POST", "/v1/rounds", body, strlen(body),
-                                                  pub->deadline_ms, &code, &reply, &n, err);
+        const heft__http_ask_t ask = { .method = "POST",
+                                       .path = "/v1/rounds",
+                                       .body = body,
+                                       .body_bytes = strlen(body),
+                                       .deadline_ms = pub->deadline_ms };
+        heft_status_t status = heft__http_ask(http, &ask, &code, &reply, &n, err);
         if (status == HEFT_OK) {
             status = read_begun(reply, n, round_out, err);
             heft__free(reply);
@@ -82,8 +86,11 @@ static heft_status_t look_at_round(heft_publisher_t *pub, heft__http_t *http,
     size_t n = 0;
     heft__round_id_format(round, id);
     (void)snprintf(path, sizeof path, "/v1/rounds/%s?wait=%d", id, WAIT_S);
-    heft_status_t status = heft__http_request(
-        http, "GET", path, NULL, 0, pub->deadline_ms + WAIT_S * 1000, code_out, &reply, &n, err);
+    const heft__http_ask_t ask = { .method = "GET",
+                                   .path = path,
+                                   .wait_ms = WAIT_S * 1000,
+                                   .deadline_ms = pub->deadline_ms + WAIT_S * 1000 };
+    heft_status_t status = heft__http_ask(http, &ask, code_out, &reply, &n, err);
     if (status == HEFT_OK) {
         status = heft__outcome_decode(reply, n, outcome_out, err);
         heft__free(reply);
@@ -242,8 +249,10 @@ static heft_status_t get_status(heft_publisher_t *pub, heft__http_t *http, json_
     char *reply = NULL;
     size_t n = 0;
     int code = 0;
-    heft_status_t status = heft__http_request(http, "GET", "/v1/status", NULL, 0, pub->deadline_ms,
-                                              &code, &reply, &n, err);
+    const heft__http_ask_t ask = { .method = "GET",
+                                   .path = "/v1/status",
+                                   .deadline_ms = pub->deadline_ms };
+    heft_status_t status = heft__http_ask(http, &ask, &code, &reply, &n, err);
     if (status == HEFT_OK) {
         *status_out = json_loadb(reply, n, JSON_REJECT_DUPLICATES, NULL);
         heft__free(reply);

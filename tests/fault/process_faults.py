@@ -65,6 +65,8 @@ def write_big_model(folder, seed, hidden=1024, inner=4096, layers=3):
 
 
 class Fleet:
+    limits, deadline_ms = LIMITS, 2000
+
     def __init__(self, case, rng, models=None):
         self.case, self.rng = case, rng
         self.models = models or {1: case.dir / "one", 2: case.dir / "two", 3: case.dir / "three"}
@@ -81,7 +83,7 @@ class Fleet:
     def start_coordinator(self):
         self.coordinator = Process(
             self.case, "coordinator", "--state", self.case.dir / "state", "--port", self.port, "--drain-ms", "1000",
-            "--log", "info", "--log-format", "json", *LIMITS
+            "--log", "info", "--log-format", "json", *self.limits
         )
         self.url = self.coordinator.wait_line(lambda line: line.startswith("http://"))
 
@@ -90,12 +92,12 @@ class Fleet:
             self.dead_ranks.append(self.ranks[rank])
         self.ranks[rank] = Process(
             self.case, "serve", "--url", self.url, *RECIPE, "--model", self.models[1], "--rank", rank, "--readers", "1",
-            "--json", "--deadline-ms", "2000",
+            "--json", "--deadline-ms", self.deadline_ms,
         )
 
     def push_args(self, version, *more):
         return ("push", self.models[version], "--url", self.url, "--version", version, "--wait-for", TP, "--wait-seconds",
-                "20", "--deadline-ms", "2000", *more)
+                "20", "--deadline-ms", self.deadline_ms, *more)
 
     def process(self, role):
         return {"coordinator": self.coordinator, "source": self.push_process, "rank 0": self.ranks[0],
