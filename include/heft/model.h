@@ -26,6 +26,15 @@ typedef struct heft_tensor_info {
     int64_t n_bytes;
 } heft_tensor_info_t;
 
+/* A tensor of a source that is a box of a larger one. */
+typedef struct heft_part {
+    const char *tensor; /* the whole tensor; to set it, NULL: that of the entry's own name */
+    heft_shape_t shape; /* logical, of the whole tensor */
+    int64_t begin[HEFT_MAX_DIMS]; /* the box begins there and has the entry's extents */
+    uint32_t replica;             /* which copy this is, where several members hold the same */
+    uint32_t reserved;            /* 0 */
+} heft_part_t;
+
 /** An empty manifest to be filled. side: "source" or "destination". HEFT_ERR_NOMEM. */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_create(const char *side,
                                                             heft_manifest_t **manifest_out,
@@ -53,6 +62,18 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_set_tensor_attr(heft_manife
                                                                      const char *key,
                                                                      const char *value,
                                                                      heft_error_t *err);
+/**
+ * Say that a tensor that was added is a box of a whole one, as the ranks of a trainer hold them. A
+ * member may have several boxes of one tensor, under names of their own. The attributes of such an
+ * entry are those of the whole tensor. part is borrowed until return. HEFT_ERR_NOT_FOUND: no such
+ * tensor. HEFT_ERR_SHAPE: a box outside the whole tensor, or of another number of dimensions.
+ * HEFT_ERR_ARGUMENT: a destination, which has no parts, or a name that is none. That an entry has
+ * two parts is HEFT_ERR_EXISTS at finish.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_set_part(heft_manifest_t *manifest,
+                                                              const char *name,
+                                                              const heft_part_t *part,
+                                                              heft_error_t *err);
 /** Record a leaf that is not bound, and why. */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_exclude(heft_manifest_t *manifest,
                                                              const char *name, const char *reason,
@@ -86,6 +107,11 @@ heft_manifest_query_tensor_attr(const heft_manifest_t *manifest, uint32_t i, uin
                                 const char **key_out, const char **value_out, heft_error_t *err);
 HEFT_API const char *heft_manifest_get_tensor_attr(const heft_manifest_t *manifest, uint32_t i,
                                                    const char *key);
+/** Of which tensor entry i is a part, after finish; the name is borrowed. HEFT_ERR_NOT_FOUND: of
+ * none. err may be NULL, as everywhere. */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_manifest_query_part(const heft_manifest_t *manifest,
+                                                                uint32_t i, heft_part_t *part_out,
+                                                                heft_error_t *err);
 /** Leaves that are not bound, in bytewise name order after finish; NULL beyond the end. */
 HEFT_API uint32_t heft_manifest_get_n_excluded(const heft_manifest_t *manifest);
 HEFT_API const char *heft_manifest_get_excluded(const heft_manifest_t *manifest, uint32_t i,

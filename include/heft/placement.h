@@ -27,7 +27,15 @@ typedef struct heft_shard {
     uint32_t reserved; /* 0 */
     int64_t begin[HEFT_MAX_DIMS];
     int64_t end[HEFT_MAX_DIMS];
+    const char *name; /* the rank's own name for it; NULL: the tensor's. A rank may hold several
+                       * disjoint boxes of one tensor under names of their own */
 } heft_shard_t;
+
+/* One of those that hold a model together. */
+typedef struct heft_placement_source {
+    const heft_manifest_t *manifest; /* finished, of a source; its parts say what it holds */
+    const char *label;               /* who it is, for messages; NULL: "rank N" */
+} heft_placement_source_t;
 
 typedef struct heft_placement_opts {
     size_t size;
@@ -42,9 +50,10 @@ typedef struct heft_placement_opts {
  * Say who sends what. tensors is a finished manifest of the whole tensors; everything is borrowed
  * until return. opts may be NULL. The choice depends on the arguments alone: what one rank holds is
  * its to send; the rest goes to those that have the least to send so far. HEFT_ERR_NAME: a tensor
- * that is none. HEFT_ERR_SHAPE: a box beyond its tensor. HEFT_ERR_EXISTS: two boxes of one tensor
- * on one rank. HEFT_ERR_PROOF names a tensor, and the first box of it, that no rank holds.
- * HEFT_ERR_LIMIT: boxes that cut one tensor into more than 2^20 cells. HEFT_ERR_ARGUMENT.
+ * that is none. HEFT_ERR_SHAPE: a box beyond its tensor. HEFT_ERR_EXISTS: two boxes of one name, or
+ * two that overlap, on one rank. HEFT_ERR_PROOF names a tensor, and the first box of it, that no
+ * rank holds. HEFT_ERR_LIMIT: boxes that cut one tensor into more than 2^20 cells.
+ * HEFT_ERR_ARGUMENT.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_placement_create(
     const heft_manifest_t *tensors, const heft_shard_t *shards, uint32_t n_shards,
@@ -60,13 +69,33 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_placement_create(
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_placement_infer(
     const heft_manifest_t *ranks, int32_t dim, const heft_placement_opts_t *opts,
     heft_placement_t **placement_out, heft_manifest_t **tensors_out, heft_error_t *err);
+/**
+ * The same where manifests of parts say it (heft_manifest_set_part): rank R is sources[R], in an
+ * order that is the same everywhere. A tensor without a part is whole, and then nobody else may
+ * have that name without a part. Boxes of different ranks may overlap where they say different
+ * replicas, boxes of one rank may not. All must agree on attributes, and on dtype, shape and
+ * attributes of every tensor. Everything is borrowed until return.
+ *
+ * *tensors_out is the manifest of the whole tensors, *placement_out the placement: both are the
+ * caller's. Of one source without parts *placement_out is NULL: its manifest says it all, and
+ * *tensors_out has the same digest. Where more than one thing is wrong, *report_out is a text with
+ * a line for each (40 at most, and then their number), freed with heft_string_free; otherwise NULL.
+ * report_out may be NULL.
+ *
+ * HEFT_ERR_PROOF: elements that nobody holds. HEFT_ERR_EXISTS: elements, or a name, held twice.
+ * HEFT_ERR_SHAPE, HEFT_ERR_NAME: sources that disagree. Otherwise as above.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t
+heft_placement_from_sources(const heft_placement_source_t *sources, uint32_t n_sources,
+                            const heft_placement_opts_t *opts, heft_placement_t **placement_out,
+                            heft_manifest_t **tensors_out, char **report_out, heft_error_t *err);
 HEFT_API void heft_placement_destroy(heft_placement_t *placement);
 
 /** One more than the highest rank. */
 HEFT_API uint32_t heft_placement_get_n_ranks(const heft_placement_t *placement);
 /** Bytes of the tensors that a rank is to send, each counted once. */
 HEFT_API int64_t heft_placement_get_load(const heft_placement_t *placement, uint32_t rank);
-/** The boxes in which the tensors are sent: disjoint, and together everything. tensor is borrowed.
+/** The boxes in which the tensors are sent: disjoint, and together everything. Names are borrowed.
  * HEFT_ERR_NOT_FOUND beyond the end. */
 HEFT_API uint32_t heft_placement_get_n_cuts(const heft_placement_t *placement);
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_placement_query_cut(const heft_placement_t *placement,
@@ -75,10 +104,10 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_placement_query_cut(const heft_place
 
 /**
  * The tape that does the same and reads what the ranks hold: its sources are the boxes, named
- * rank-R.NAME as in a folder of ranks, with the shapes of the boxes. All boxes are sources, also
- * those of which nothing is read. Takes tape on success. A plan takes exceptions as for the tape
- * that was given. HEFT_ERR_NAME: the tape reads what is not among the placement's tensors, or
- * another shape of it.
+ * rank-R.NAME as in a folder of ranks (NAME: the rank's own), with the shapes of the boxes. All
+ * boxes are sources, also those of which nothing is read. Takes tape on success. A plan takes
+ * exceptions as for the tape that was given. HEFT_ERR_NAME: the tape reads what is not among the
+ * placement's tensors, or another shape of it.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_placement_apply(const heft_placement_t *placement,
                                                             heft_tape_t *tape,

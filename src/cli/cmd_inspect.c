@@ -59,6 +59,34 @@ static json_t *totals_json(const totals_t *totals)
     return object;
 }
 
+/* "  part of W [8, 4] from [0, 0], replica 1", for a tensor that is one. */
+static void print_part(const heft_manifest_t *manifest, uint32_t i, const char *name)
+{
+    char text[2][320];
+    heft_part_t part;
+    if (heft_manifest_query_part(manifest, i, &part, NULL) != HEFT_OK) {
+        return;
+    }
+    heft_shape_t begin = { .rank = part.shape.rank };
+    memcpy(begin.extent, part.begin, sizeof begin.extent);
+    cli_shape_text(&part.shape, text[0]);
+    cli_shape_text(&begin, text[1]);
+    (void)printf("  part of %s%s%s from %s", strcmp(part.tensor, name) != 0 ? part.tensor : "",
+                 strcmp(part.tensor, name) != 0 ? " " : "", text[0], text[1]);
+    if (part.replica > 0) {
+        (void)printf(", replica %" PRIu32, part.replica);
+    }
+}
+
+static json_t *part_json(const heft_part_t *part)
+{
+    heft_shape_t begin = { .rank = part->shape.rank };
+    memcpy(begin.extent, part->begin, sizeof begin.extent);
+    return json_pack("{s:s, s:o, s:o, s:I}", "tensor", part->tensor, "shape",
+                     cli_shape_json(&part->shape), "begin", cli_shape_json(&begin), "replica",
+                     (json_int_t)part->replica);
+}
+
 static void print_tensor(const heft_manifest_t *manifest, uint32_t i, const heft_tensor_info_t *t,
                          size_t width)
 {
@@ -66,6 +94,7 @@ static void print_tensor(const heft_manifest_t *manifest, uint32_t i, const heft
     cli_shape_text(&t->shape, shape);
     (void)printf("%-*s %-8s %-20s %14" PRId64, (int)width, t->name, heft_dtype_get_name(t->dtype),
                  shape, t->n_bytes);
+    print_part(manifest, i, t->name);
     const char *key;
     const char *value;
     for (uint32_t k = 0;
@@ -99,6 +128,10 @@ static json_t *tensor_json(const heft_manifest_t *manifest, uint32_t i, const he
         json_pack("{s:s, s:s, s:o, s:I, s:I}", "name", t->name, "dtype",
                   heft_dtype_get_name(t->dtype), "shape", cli_shape_json(&t->shape), "n_elems",
                   (json_int_t)t->n_elems, "n_bytes", (json_int_t)t->n_bytes);
+    heft_part_t part;
+    if (heft_manifest_query_part(manifest, i, &part, NULL) == HEFT_OK) {
+        (void)json_object_set_new(object, "part", part_json(&part));
+    }
     if (heft_manifest_get_n_tensor_attrs(manifest, i) > 0) {
         (void)json_object_set_new(object, "layout", layout_json(manifest, i));
     }

@@ -139,6 +139,49 @@ static void put_changes(heft__text_t *text, const heft__tensor_attr_t *from, siz
     }
 }
 
+static void put_numbers(heft__text_t *text, const int64_t *numbers, int n)
+{
+    for (int k = 0; k < n; k++) {
+        heft__text_printf(text, k > 0 ? ", %lld" : "[%lld", (long long)numbers[k]);
+    }
+    heft__text_put(text, n > 0 ? "]" : "[]");
+}
+
+static void put_part(heft__text_t *text, const heft_part_t *part)
+{
+    if (part == NULL) {
+        heft__text_put(text, "not given");
+        return;
+    }
+    heft__text_printf(text, "\"%s\" ", part->tensor);
+    put_numbers(text, part->shape.extent, part->shape.rank);
+    heft__text_put(text, " from ");
+    put_numbers(text, part->begin, part->shape.rank);
+    heft__text_printf(text, " replica %u", (unsigned)part->replica);
+}
+
+static bool is_same_part(const heft_part_t *a, const heft_part_t *b)
+{
+    if (a == NULL || b == NULL) {
+        return a == b;
+    }
+    return strcmp(a->tensor, b->tensor) == 0 && a->replica == b->replica &&
+           memcmp(&a->shape, &b->shape, sizeof a->shape) == 0 &&
+           memcmp(a->begin, b->begin, sizeof a->begin) == 0;
+}
+
+static void put_part_change(work_t *w, const char *name, heft__text_t *text)
+{
+    const heft_part_t *a = heft__part_of(w->first, name);
+    const heft_part_t *b = heft__part_of(w->second, name);
+    if (!is_same_part(a, b)) {
+        heft__text_put(text, text->len > 0 ? ", part was " : " part was ");
+        put_part(text, a);
+        heft__text_put(text, ", is ");
+        put_part(text, b);
+    }
+}
+
 static heft_status_t compare_layout(work_t *w, const heft_tensor_info_t *a)
 {
     size_t n_a;
@@ -149,6 +192,7 @@ static heft_status_t compare_layout(work_t *w, const heft_tensor_info_t *a)
     heft__text_init(&changes);
     put_changes(&changes, attrs_a, n_a, attrs_b, n_b, false);
     put_changes(&changes, attrs_b, n_b, attrs_a, n_a, true);
+    put_part_change(w, a->name, &changes);
     if (changes.len == 0 && !changes.failed) {
         heft__text_fini(&changes);
         return HEFT_OK;

@@ -114,13 +114,14 @@ void heft_manifest_destroy(heft_manifest_t *manifest)
     heft__map_fini(&manifest->names);
     heft__free(manifest->attrs);
     heft__free(manifest->tensor_attrs);
+    heft__free(manifest->parts);
     heft__free(manifest->excluded);
     heft__free(manifest->tensors);
     heft__arena_fini(&manifest->arena);
     heft__free(manifest);
 }
 
-static heft_status_t check_name(const char *name, heft_error_t *err)
+heft_status_t heft__name_check(const char *name, heft_error_t *err)
 {
     if (name == NULL || name[0] == '\0') {
         return heft__error_set(err, HEFT_ERR_ARGUMENT, "a tensor with an empty name");
@@ -142,7 +143,7 @@ heft_status_t heft_manifest_add(heft_manifest_t *manifest, const char *name, hef
     if (manifest->is_finished) {
         return heft__error_set(err, HEFT_ERR_STATE, "the manifest is finished");
     }
-    heft_status_t status = check_name(name, err);
+    heft_status_t status = heft__name_check(name, err);
     if (status != HEFT_OK) {
         return status;
     }
@@ -240,7 +241,7 @@ heft_status_t heft_manifest_exclude(heft_manifest_t *manifest, const char *name,
     if (manifest->is_finished) {
         return heft__error_set(err, HEFT_ERR_STATE, "the manifest is finished");
     }
-    heft_status_t status = check_name(name, err);
+    heft_status_t status = heft__name_check(name, err);
     if (status != HEFT_OK) {
         return status;
     }
@@ -285,6 +286,23 @@ static int by_excluded_name(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
+static void hash_parts(const heft_manifest_t *manifest, heft__sha256_t *h)
+{
+    heft__sha256_update_text(h, "parts");
+    heft__sha256_update_u64(h, manifest->n_parts);
+    for (size_t i = 0; i < manifest->n_parts; i++) {
+        const heft_part_t *part = &manifest->parts[i].part;
+        heft__sha256_update_text(h, manifest->parts[i].entry);
+        heft__sha256_update_text(h, part->tensor);
+        heft__sha256_update_u64(h, part->replica);
+        heft__sha256_update_u64(h, (uint64_t)part->shape.rank);
+        for (int k = 0; k < part->shape.rank; k++) {
+            heft__sha256_update_u64(h, (uint64_t)part->shape.extent[k]);
+            heft__sha256_update_u64(h, (uint64_t)part->begin[k]);
+        }
+    }
+}
+
 /* Sections that a manifest need not have; each begins with its own word. */
 static void hash_sections(const heft_manifest_t *manifest, heft__sha256_t *h)
 {
@@ -296,6 +314,9 @@ static void hash_sections(const heft_manifest_t *manifest, heft__sha256_t *h)
             heft__sha256_update_text(h, manifest->tensor_attrs[i].key);
             heft__sha256_update_text(h, manifest->tensor_attrs[i].value);
         }
+    }
+    if (manifest->n_parts > 0) {
+        hash_parts(manifest, h);
     }
     if (manifest->n_excluded > 0) {
         heft__sha256_update_text(h, "excluded");
@@ -359,7 +380,10 @@ heft_status_t heft_manifest_finish(heft_manifest_t *manifest, heft_error_t *err)
     if (manifest->is_finished) {
         return heft__error_set(err, HEFT_ERR_STATE, "the manifest is finished");
     }
-    heft_status_t status = heft__tensor_attrs_finish(manifest, err);
+    heft_status_t status = heft__parts_finish(manifest, err);
+    if (status == HEFT_OK) {
+        status = heft__tensor_attrs_finish(manifest, err);
+    }
     if (status == HEFT_OK) {
         status = finish_excluded(manifest, err);
     }

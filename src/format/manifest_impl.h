@@ -22,6 +22,12 @@ typedef struct heft__tensor_attr {
     size_t seq; /* the later one replaces */
 } heft__tensor_attr_t;
 
+/* That a tensor is a box of a whole one. After finish: sorted by entry. */
+typedef struct heft__part {
+    const char *entry; /* the manifest's own text, as that of the part's tensor */
+    heft_part_t part;
+} heft__part_t;
+
 typedef struct heft__excluded {
     const char *name;
     const char *reason;
@@ -47,6 +53,8 @@ struct heft_manifest {
     size_t n_attrs, cap_attrs;
     heft__tensor_attr_t *tensor_attrs;
     size_t n_tensor_attrs, cap_tensor_attrs;
+    heft__part_t *parts;
+    size_t n_parts, cap_parts;
     heft__excluded_t *excluded; /* sorted by name after finish */
     size_t n_excluded, cap_excluded;
     heft__map_t names; /* empty after finish */
@@ -71,7 +79,17 @@ const heft__tensor_attr_t *heft__tensor_attrs_of(const heft_manifest_t *manifest
 typedef enum heft__attr_form { ATTR_UNKNOWN = 0, ATTR_NUMBER, ATTR_STRING } heft__attr_form_t;
 heft__attr_form_t heft__tensor_attr_form(const char *key);
 
+/* ---- parts ---- */
+
+/* Sort; an entry with two parts is refused. */
+heft_status_t heft__parts_finish(heft_manifest_t *manifest, heft_error_t *err);
+/* What an entry is a part of, once they are sorted; NULL: it is whole. */
+const heft_part_t *heft__part_of(const heft_manifest_t *manifest, const char *name);
+
 /* ---- names ---- */
+
+/* Empty, reserved or with characters that no name has. */
+heft_status_t heft__name_check(const char *name, heft_error_t *err);
 
 #define HEFT__CONTAINER "layers" /* the token that holds the layers, unless another is declared */
 

@@ -60,16 +60,45 @@ static void put_tensor_attrs(heft__text_t *out, const heft_manifest_t *manifest,
     heft__text_put(out, open > 0 ? "}" : "");
 }
 
+static void put_numbers(heft__text_t *out, const int64_t *numbers, int n)
+{
+    heft__text_put(out, "[");
+    for (int k = 0; k < n; k++) {
+        heft__text_printf(out, k > 0 ? ", %lld" : "%lld", (long long)numbers[k]);
+    }
+    heft__text_put(out, "]");
+}
+
+/* What a reader takes for granted is left out. */
+static void put_part(heft__text_t *out, const char *name, const heft_part_t *part)
+{
+    heft__text_put(out, ", \"part\": {");
+    if (strcmp(part->tensor, name) != 0) {
+        heft__text_put(out, "\"tensor\": ");
+        heft__text_put_json(out, part->tensor);
+        heft__text_put(out, ", ");
+    }
+    heft__text_put(out, "\"shape\": ");
+    put_numbers(out, part->shape.extent, part->shape.rank);
+    heft__text_put(out, ", \"begin\": ");
+    put_numbers(out, part->begin, part->shape.rank);
+    if (part->replica > 0) {
+        heft__text_printf(out, ", \"replica\": %u", (unsigned)part->replica);
+    }
+    heft__text_put(out, "}");
+}
+
 static void put_tensor(heft__text_t *out, const heft_manifest_t *manifest,
                        const heft_tensor_info_t *t, bool is_last)
 {
     heft__text_put(out, "    {\"name\": ");
     heft__text_put_json(out, t->name);
-    heft__text_printf(out, ", \"dtype\": \"%s\", \"shape\": [", heft_dtype_get_name(t->dtype));
-    for (int k = 0; k < t->shape.rank; k++) {
-        heft__text_printf(out, k > 0 ? ", %lld" : "%lld", (long long)t->shape.extent[k]);
+    heft__text_printf(out, ", \"dtype\": \"%s\", \"shape\": ", heft_dtype_get_name(t->dtype));
+    put_numbers(out, t->shape.extent, t->shape.rank);
+    const heft_part_t *part = heft__part_of(manifest, t->name);
+    if (part != NULL) {
+        put_part(out, t->name, part);
     }
-    heft__text_put(out, "]");
     put_tensor_attrs(out, manifest, t->name);
     heft__text_put(out, is_last ? "}\n" : "},\n");
 }
@@ -164,12 +193,12 @@ static heft_status_t wrong(heft_error_t *err, const char *what, const char *key,
                            expected);
 }
 
-static heft_status_t decode_shape(const json_t *array, const char *where, heft_shape_t *shape_out,
-                                  heft_error_t *err)
+static heft_status_t decode_numbers(const json_t *array, const char *where, const char *key,
+                                    heft_shape_t *shape_out, heft_error_t *err)
 {
     size_t rank = json_array_size(array);
     if (!json_is_array(array)) {
-        return wrong(err, where, "shape", "an array of integers");
+        return wrong(err, where, key, "an array of integers");
     }
     if (rank > HEFT_MAX_DIMS) {
         return heft__error_set(err, HEFT_ERR_LIMIT, "manifest: %.100s: %zu dimensions, at most %d",
@@ -179,7 +208,7 @@ static heft_status_t decode_shape(const json_t *array, const char *where, heft_s
     for (size_t k = 0; k < rank; k++) {
         const json_t *n = json_array_get(array, k);
         if (!json_is_integer(n) || json_integer_value(n) < 0) {
-            return wrong(err, where, "shape", "integers, none negative");
+            return wrong(err, where, key, "integers, none negative");
         }
         shape.extent[k] = json_integer_value(n);
     }
@@ -243,10 +272,55 @@ static heft_status_t decode_tensor_attrs(const json_t *object, const char *name,
     return status;
 }
 
+/* Of which tensor this one is a box (object NULL: of none). */
+static heft_status_t decode_part(const json_t *object, const char *name, heft_manifest_t *manifest,
+                                 heft_error_t *err)
+{
+    static const char *const known[] = { "tensor", "shape", "begin", "replica", NULL };
+    char where[160];
+    (void)snprintf(where, sizeof where, "part of \"%.140s\"", name);
+    if (object == NULL) {
+        return HEFT_OK;
+    }
+    if (!json_is_object(object)) {
+        return wrong(err, where, "part", "an object");
+    }
+    heft_status_t status = check_keys(object, known, where, err);
+    heft_part_t part = { .tensor = NULL };
+    heft_shape_t begin;
+    if (status == HEFT_OK) {
+        status = decode_numbers(json_object_get(object, "shape"), where, "shape", &part.shape, err);
+    }
+    if (status == HEFT_OK) {
+        status = decode_numbers(json_object_get(object, "begin"), where, "begin", &begin, err);
+    }
+    if (status != HEFT_OK) {
+        return status;
+    }
+    const json_t *tensor = json_object_get(object, "tensor");
+    const json_t *replica = json_object_get(object, "replica");
+    if (begin.rank != part.shape.rank) {
+        return wrong(err, where, "begin", "as long as its shape");
+    }
+    if (tensor != NULL && !json_is_string(tensor)) {
+        return wrong(err, where, "tensor", "a string");
+    }
+    if (replica != NULL && (!json_is_integer(replica) || json_integer_value(replica) < 0 ||
+                            json_integer_value(replica) > UINT32_MAX)) {
+        return wrong(err, where, "replica", "an integer from 0 to 4294967295");
+    }
+    part.tensor = json_string_value(tensor);
+    part.replica = (uint32_t)json_integer_value(replica);
+    memcpy(part.begin, begin.extent, sizeof part.begin);
+    heft_error_t cause = HEFT_ERROR_INIT;
+    status = heft_manifest_set_part(manifest, name, &part, &cause);
+    return status == HEFT_OK ? HEFT_OK : malformed(status, &cause, err);
+}
+
 static heft_status_t decode_tensor(const json_t *object, size_t index, heft_manifest_t *manifest,
                                    heft_error_t *err)
 {
-    static const char *const known[] = { "name",  "dtype", "shape", "native", "cut",
+    static const char *const known[] = { "name",  "dtype", "shape", "part",   "native", "cut",
                                          "fused", "pad",   "qkv",   "repeat", NULL };
     char where[160];
     (void)snprintf(where, sizeof where, "tensor %zu", index);
@@ -272,14 +346,17 @@ static heft_status_t decode_tensor(const json_t *object, size_t index, heft_mani
                                where, dtype_name);
     }
     heft_shape_t shape;
-    status = decode_shape(json_object_get(object, "shape"), where, &shape, err);
+    status = decode_numbers(json_object_get(object, "shape"), where, "shape", &shape, err);
     if (status != HEFT_OK) {
         return status;
     }
     heft_error_t cause = HEFT_ERROR_INIT;
     status = heft_manifest_add(manifest, name, dtype, &shape, &cause);
-    return status == HEFT_OK ? decode_tensor_attrs(object, name, manifest, err)
-                             : malformed(status, &cause, err);
+    if (status != HEFT_OK) {
+        return malformed(status, &cause, err);
+    }
+    status = decode_part(json_object_get(object, "part"), name, manifest, err);
+    return status == HEFT_OK ? decode_tensor_attrs(object, name, manifest, err) : status;
 }
 
 static heft_status_t decode_excluded(const json_t *array, heft_manifest_t *manifest,

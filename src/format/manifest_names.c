@@ -41,6 +41,14 @@ static void rebuild(const heft_manifest_t *manifest, const char *name, heft__tex
                        attr_or(manifest, "leaf_suffix", ""), out);
 }
 
+/* The name that an entry has in the model: a part's is that of the whole tensor. */
+static const char *model_name(const heft_manifest_t *manifest, size_t i)
+{
+    const char *name = manifest->tensors[i].name;
+    const heft_part_t *part = heft__part_of(manifest, name);
+    return part != NULL ? part->tensor : name;
+}
+
 heft_status_t heft_manifest_get_native(const heft_manifest_t *manifest, const char *canonical,
                                        char **native_out, heft_error_t *err)
 {
@@ -53,6 +61,7 @@ heft_status_t heft_manifest_get_native(const heft_manifest_t *manifest, const ch
     const char *recorded = NULL;
     if (heft_manifest_find(manifest, canonical, &index, NULL) == HEFT_OK) {
         recorded = heft_manifest_get_tensor_attr(manifest, index, "native");
+        canonical = model_name(manifest, index);
     }
     if (recorded != NULL) {
         heft__text_put(&text, recorded);
@@ -313,6 +322,11 @@ heft_status_t heft_manifest_canonicalize(const heft_manifest_t *native,
                                native->is_finished ? "has canonical names already (name_form)"
                                                    : "is not finished");
     }
+    if (native->n_parts > 0) {
+        return heft__error_set(err, HEFT_ERR_UNSUPPORTED,
+                               "\"%.140s\" is a part: parts are set under canonical names",
+                               native->parts[0].entry);
+    }
     heft__arena_init(&job.arena, 1u << 16);
     heft__map_init(&job.seen);
     heft__text_init(&job.text);
@@ -369,10 +383,12 @@ static heft_status_t not_canonical(const char *name, const char *native, const c
 }
 
 static heft_status_t check_tensor(const heft_manifest_t *manifest, const heft_name_opts_t *opts,
-                                  const char *name, heft__text_t *text, heft_error_t *err)
+                                  size_t index, heft__text_t *text, heft_error_t *err)
 {
     size_t n;
-    const heft__tensor_attr_t *attrs = heft__tensor_attrs_of(manifest, name, &n);
+    const char *name = model_name(manifest, index);
+    const heft__tensor_attr_t *attrs =
+        heft__tensor_attrs_of(manifest, manifest->tensors[index].name, &n);
     const char *native = NULL;
     for (size_t i = 0; i < n; i++) {
         native = strcmp(attrs[i].key, "native") == 0 ? attrs[i].value : native;
@@ -402,7 +418,7 @@ static heft_status_t check_root(const heft_manifest_t *manifest, heft_error_t *e
 {
     const char *token = root_token(manifest->side);
     for (size_t i = 0; i < manifest->n_tensors; i++) {
-        if (root_length(manifest->tensors[i].name, token) == 0) {
+        if (root_length(model_name(manifest, i), token) == 0) {
             return HEFT_OK;
         }
     }
@@ -411,7 +427,7 @@ static heft_status_t check_root(const heft_manifest_t *manifest, heft_error_t *e
                : heft__error_set(err, HEFT_ERR_NAME,
                                  "tensor \"%.100s\": not canonical: every name of the %s begins "
                                  "with \"%s\", which belongs into attribute root",
-                                 manifest->tensors[0].name, manifest->side, token);
+                                 model_name(manifest, 0), manifest->side, token);
 }
 
 heft_status_t heft__manifest_check_names(const heft_manifest_t *manifest, heft_error_t *err)
@@ -430,7 +446,7 @@ heft_status_t heft__manifest_check_names(const heft_manifest_t *manifest, heft_e
     heft__text_init(&text);
     for (size_t i = 0; i < manifest->n_tensors && status == HEFT_OK; i++) {
         heft_error_t cause = HEFT_ERROR_INIT;
-        status = check_tensor(manifest, &known, manifest->tensors[i].name, &text, &cause);
+        status = check_tensor(manifest, &known, i, &text, &cause);
         if (status != HEFT_OK) {
             status = heft__problems_take(manifest->problems, status, &cause)
                          ? HEFT_OK

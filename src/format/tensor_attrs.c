@@ -427,7 +427,10 @@ heft_status_t heft__tensor_attrs_finish(heft_manifest_t *manifest, heft_error_t 
             return status;
         }
         heft_error_t cause = HEFT_ERROR_INIT;
-        group_t g = { .t = &manifest->tensors[index], .items = items + i, .n = n, .err = &cause };
+        heft_tensor_info_t whole = manifest->tensors[index]; /* of which a part's attributes are */
+        const heft_part_t *part = heft__part_of(manifest, whole.name);
+        whole.shape = part != NULL ? part->shape : whole.shape;
+        group_t g = { .t = &whole, .items = items + i, .n = n, .err = &cause };
         status = check_group(&g, manifest->is_strict);
         if (status != HEFT_OK && !heft__problems_take(manifest->problems, status, &cause)) {
             return heft__error_set(err, status, "%s", cause.message);
