@@ -12,7 +12,6 @@
 #include "format/format.h"
 
 #define MIN_CUT_BYTES (INT64_C(1) << 20)
-#define MAX_SHARDS (1u << 24)
 
 /* ---- taking in ---- */
 
@@ -92,11 +91,78 @@ static int by_tensor(const void *x, const void *y)
     if (a->tensor != b->tensor) {
         return a->tensor < b->tensor ? -1 : 1;
     }
-    return a->rank < b->rank ? -1 : a->rank > b->rank;
+    if (a->rank != b->rank) {
+        return a->rank < b->rank ? -1 : 1;
+    }
+    const int order = memcmp(a->box.begin, b->box.begin, sizeof a->box.begin); /* any will do */
+    return order != 0 ? order : strcmp(a->name, b->name);
+}
+
+static int by_own_name(const void *x, const void *y)
+{
+    const heft__held_t *a = *(heft__held_t *const *)x;
+    const heft__held_t *b = *(heft__held_t *const *)y;
+    if (a->rank != b->rank) {
+        return a->rank < b->rank ? -1 : 1;
+    }
+    return strcmp(a->name, b->name);
+}
+
+/* Names are sources' names, so one of a rank is one box. */
+static heft_status_t check_own_names(heft_placement_t *p, heft_error_t *err)
+{
+    heft__held_t **order = heft__calloc((size_t)p->n_shards + 1, sizeof(heft__held_t *));
+    if (order == NULL) {
+        return heft__error_nomem(err, p->n_shards * sizeof(heft__held_t *));
+    }
+    for (uint32_t i = 0; i < p->n_shards; i++) {
+        order[i] = &p->shards[i];
+    }
+    qsort(order, p->n_shards, sizeof(heft__held_t *), by_own_name);
+    heft_status_t status = HEFT_OK;
+    for (uint32_t i = 1; i < p->n_shards && status == HEFT_OK; i++) {
+        if (by_own_name(&order[i - 1], &order[i]) == 0) {
+            status = heft__error_set(err, HEFT_ERR_EXISTS,
+                                     "placement: rank %u holds two boxes of \"%.100s\"",
+                                     (unsigned)order[i]->rank, order[i]->name);
+        }
+    }
+    heft__free(order);
+    return status;
+}
+
+static heft_status_t keep_name(heft_placement_t *p, const heft_shard_t *shard, heft__held_t *held,
+                               heft_error_t *err)
+{
+    held->name = p->tensors[held->tensor].name;
+    if (shard->name == NULL || strcmp(shard->name, held->name) == 0) {
+        return HEFT_OK;
+    }
+    if (shard->name[0] == '\0' || !heft__text_is_clean(shard->name)) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "placement: rank %u holds a box of \"%.100s\" under a name that is "
+                               "none: \"%.60s\"",
+                               (unsigned)shard->rank, shard->tensor, shard->name);
+    }
+    held->name = heft__arena_strndup(&p->arena, shard->name, strlen(shard->name));
+    return held->name != NULL ? HEFT_OK : heft__error_nomem(err, strlen(shard->name) + 1);
+}
+
+static void index_shards(heft_placement_t *p)
+{
+    for (uint32_t i = 0; i < p->n_shards; i++) {
+        p->first_shard[p->shards[i].tensor + 1] = i + 1;
+    }
+    for (uint32_t t = 0; t < p->n_tensors; t++) { /* those that nobody holds */
+        if (p->first_shard[t + 1] < p->first_shard[t]) {
+            p->first_shard[t + 1] = p->first_shard[t];
+        }
+    }
 }
 
 static heft_status_t keep_shards(heft_placement_t *p, const heft_manifest_t *manifest,
-                                 const heft_shard_t *shards, uint32_t n, heft_error_t *err)
+                                 const heft_shard_t *shards, const uint32_t *replicas, uint32_t n,
+                                 heft_error_t *err)
 {
     p->shards = heft__arena_calloc(&p->arena, (size_t)n + 1, sizeof *p->shards);
     p->first_shard =
@@ -106,10 +172,11 @@ static heft_status_t keep_shards(heft_placement_t *p, const heft_manifest_t *man
     }
     for (uint32_t i = 0; i < n; i++) {
         heft__held_t *held = &p->shards[i];
-        if (shards[i].tensor == NULL || shards[i].rank >= MAX_SHARDS || shards[i].reserved != 0) {
+        if (shards[i].tensor == NULL || shards[i].rank >= HEFT__MAX_SHARDS ||
+            shards[i].reserved != 0) {
             return heft__error_set(err, HEFT_ERR_ARGUMENT,
                                    "placement: shard %u has no tensor, or rank %u is beyond %u",
-                                   (unsigned)i, (unsigned)shards[i].rank, MAX_SHARDS - 1);
+                                   (unsigned)i, (unsigned)shards[i].rank, HEFT__MAX_SHARDS - 1);
         }
         held->rank = shards[i].rank;
         if (heft_manifest_find(manifest, shards[i].tensor, &held->tensor, NULL) != HEFT_OK) {
@@ -117,7 +184,11 @@ static heft_status_t keep_shards(heft_placement_t *p, const heft_manifest_t *man
                                    "placement: rank %u holds \"%.100s\", which is no tensor",
                                    (unsigned)held->rank, shards[i].tensor);
         }
+        held->replica = replicas != NULL ? replicas[i] : 0;
         heft_status_t status = take_box(p, held->tensor, &shards[i], &held->box, err);
+        if (status == HEFT_OK) {
+            status = keep_name(p, &shards[i], held, err);
+        }
         if (status != HEFT_OK) {
             return status;
         }
@@ -125,37 +196,20 @@ static heft_status_t keep_shards(heft_placement_t *p, const heft_manifest_t *man
     }
     p->n_shards = n;
     qsort(p->shards, n, sizeof *p->shards, by_tensor);
-    for (uint32_t i = 0; i < n; i++) {
-        if (i > 0 && by_tensor(&p->shards[i - 1], &p->shards[i]) == 0) {
-            return heft__error_set(
-                err, HEFT_ERR_EXISTS, "placement: rank %u holds two boxes of \"%.100s\"",
-                (unsigned)p->shards[i].rank, p->tensors[p->shards[i].tensor].name);
-        }
-        p->first_shard[p->shards[i].tensor + 1] = i + 1;
-    }
-    for (uint32_t t = 0; t < p->n_tensors; t++) { /* those that nobody holds */
-        if (p->first_shard[t + 1] < p->first_shard[t]) {
-            p->first_shard[t + 1] = p->first_shard[t];
-        }
-    }
-    return HEFT_OK;
+    index_shards(p);
+    return check_own_names(p, err);
 }
 
-heft_status_t heft_placement_create(const heft_manifest_t *tensors, const heft_shard_t *shards,
-                                    uint32_t n_shards, const heft_placement_opts_t *opts,
-                                    heft_placement_t **placement_out, heft_error_t *err)
+heft_status_t heft__placement_make(const heft_manifest_t *tensors, const heft_shard_t *shards,
+                                   const uint32_t *replicas, uint32_t n_shards,
+                                   const heft_placement_opts_t *opts, uint32_t n_ranks,
+                                   heft__disputes_t *disputes, heft_placement_t **placement_out,
+                                   heft_error_t *err)
 {
     heft_placement_opts_t loaded;
     heft_status_t status = load_opts(opts, &loaded, err);
     if (status != HEFT_OK) {
         return status;
-    }
-    if (tensors == NULL || (shards == NULL && n_shards > 0) || n_shards > MAX_SHARDS ||
-        placement_out == NULL || !heft__manifest_is_finished(tensors)) {
-        return heft__error_set(err, HEFT_ERR_ARGUMENT,
-                               "placement: a finished manifest, at most %u shards and an output "
-                               "are needed",
-                               MAX_SHARDS);
     }
     heft_placement_t *p = heft__calloc(1, sizeof *p);
     if (p == NULL) {
@@ -163,12 +217,13 @@ heft_status_t heft_placement_create(const heft_manifest_t *tensors, const heft_s
     }
     heft__arena_init(&p->arena, 4096);
     p->min_cut_bytes = loaded.min_cut_bytes;
+    p->n_ranks = n_ranks;
     status = keep_tensors(p, tensors, err);
     if (status == HEFT_OK) {
-        status = keep_shards(p, tensors, shards, n_shards, err);
+        status = keep_shards(p, tensors, shards, replicas, n_shards, err);
     }
     if (status == HEFT_OK) {
-        status = heft__placement_choose(p, err);
+        status = heft__placement_choose(p, disputes, err);
     }
     if (status != HEFT_OK) {
         heft_placement_destroy(p);
@@ -176,6 +231,20 @@ heft_status_t heft_placement_create(const heft_manifest_t *tensors, const heft_s
     }
     *placement_out = p;
     return HEFT_OK;
+}
+
+heft_status_t heft_placement_create(const heft_manifest_t *tensors, const heft_shard_t *shards,
+                                    uint32_t n_shards, const heft_placement_opts_t *opts,
+                                    heft_placement_t **placement_out, heft_error_t *err)
+{
+    if (tensors == NULL || (shards == NULL && n_shards > 0) || n_shards > HEFT__MAX_SHARDS ||
+        placement_out == NULL || !heft__manifest_is_finished(tensors)) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "placement: a finished manifest, at most %u shards and an output "
+                               "are needed",
+                               HEFT__MAX_SHARDS);
+    }
+    return heft__placement_make(tensors, shards, NULL, n_shards, opts, 0, NULL, placement_out, err);
 }
 
 void heft_placement_destroy(heft_placement_t *placement)
@@ -213,7 +282,7 @@ heft_status_t heft_placement_query_cut(const heft_placement_t *placement, uint32
     const heft__held_t *held = &placement->shards[cut->shard];
     const heft_tensor_info_t *info = &placement->tensors[held->tensor];
     const int64_t bits = heft_dtype_get_bits(info->dtype);
-    *cut_out = (heft_shard_t){ .tensor = info->name, .rank = held->rank };
+    *cut_out = (heft_shard_t){ .tensor = info->name, .rank = held->rank, .name = held->name };
     for (int d = 0; d < info->shape.rank; d++) {
         const int64_t unit = d == info->shape.rank - 1 && bits < 8 ? 8 / bits : 1;
         cut_out->begin[d] = cut->box.begin[d] * unit;
@@ -246,7 +315,7 @@ static heft_status_t add_shard(heft_tape_t *tape, const heft_placement_t *p, uin
     heft_shape_t shape = p->shapes[held->tensor];
     heft__text_t name;
     heft__text_init(&name);
-    heft__text_printf(&name, "rank-%u.%s", (unsigned)held->rank, p->tensors[held->tensor].name);
+    heft__text_printf(&name, "rank-%u.%s", (unsigned)held->rank, held->name);
     for (int d = 0; d < shape.rank; d++) {
         shape.extent[d] = held->box.end[d] - held->box.begin[d];
     }

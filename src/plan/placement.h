@@ -6,6 +6,8 @@
 #include "heft/placement.h"
 #include "tape/tape.h"
 
+#define HEFT__MAX_SHARDS (1u << 24)
+
 /* In storage units, as everything here. */
 typedef struct heft__bounds {
     int64_t begin[HEFT_MAX_DIMS];
@@ -15,6 +17,8 @@ typedef struct heft__bounds {
 typedef struct heft__held {
     uint32_t tensor;
     uint32_t rank;
+    const char *name; /* the rank's own */
+    uint32_t replica; /* looked at where manifests say it */
     heft__bounds_t box;
 } heft__held_t;
 
@@ -24,12 +28,20 @@ typedef struct heft__cut {
     heft__bounds_t box;
 } heft__cut_t;
 
+/* All that is wrong with what sources say, one line each. */
+typedef struct heft__disputes {
+    const heft_placement_source_t *sources;
+    heft__text_t lines; /* at most 40 */
+    uint32_t n;
+    heft_error_t first;
+} heft__disputes_t;
+
 struct heft_placement {
     heft__arena_t arena;
     heft_tensor_info_t *tensors; /* by name */
     heft_shape_t *shapes;        /* of each, in storage units */
     uint32_t n_tensors;
-    heft__held_t *shards; /* by tensor, then rank */
+    heft__held_t *shards; /* by tensor, then rank, box and name */
     uint32_t n_shards;
     uint32_t *first_shard; /* n_tensors + 1 */
     uint32_t n_ranks;
@@ -39,7 +51,23 @@ struct heft_placement {
     int64_t *load; /* by rank */
 };
 
+/* heft_placement_create of checked arguments. replicas: of each shard, or NULL; n_ranks: at least
+ * so many there are; disputes: what to add to where elements are held by nobody or twice, which
+ * then is no failure; NULL: it is one. */
+heft_status_t heft__placement_make(const heft_manifest_t *tensors, const heft_shard_t *shards,
+                                   const uint32_t *replicas, uint32_t n_shards,
+                                   const heft_placement_opts_t *opts, uint32_t n_ranks,
+                                   heft__disputes_t *disputes, heft_placement_t **placement_out,
+                                   heft_error_t *err);
+
 /* placement_choice.c: cuts and loads, once tensors and shards are there. */
-heft_status_t heft__placement_choose(heft_placement_t *p, heft_error_t *err);
+heft_status_t heft__placement_choose(heft_placement_t *p, heft__disputes_t *disputes,
+                                     heft_error_t *err);
+
+/* placement_sources.c */
+void heft__disputes_add(heft__disputes_t *disputes, heft_status_t status, const char *fmt, ...)
+    HEFT_PRINTF(3, 4);
+/* Who rank r is. */
+void heft__disputes_label(const heft__disputes_t *disputes, uint32_t r, char out[80]);
 
 #endif

@@ -39,10 +39,18 @@ typedef struct chooser {
     size_t n_holders, cap_holders;
     uint32_t *order; /* holders of one cell */
     int64_t *rows;
+    heft__disputes_t *disputes; /* NULL: the first is a failure */
     heft_error_t *err;
 } chooser_t;
 
 /* ---- cells ---- */
+
+static int by_shard(const void *x, const void *y)
+{
+    const uint32_t a = *(const uint32_t *)x;
+    const uint32_t b = *(const uint32_t *)y;
+    return a < b ? -1 : a > b;
+}
 
 static int by_number(const void *x, const void *y)
 {
@@ -176,18 +184,141 @@ static heft__bounds_t cell_box(const grid_t *grid, int64_t cell)
     return box;
 }
 
-static heft_status_t nobody_holds(const chooser_t *c, uint32_t t, const heft__bounds_t *box)
+/* "[0..4, 8..16)", in elements. */
+static void box_text(const heft_placement_t *p, uint32_t t, const heft__bounds_t *box,
+                     char text[160])
 {
-    const heft_shape_t *shape = &c->p->shapes[t];
-    char text[160] = "";
-    size_t at = 0;
-    for (int d = 0; d < shape->rank && at < sizeof text - 48; d++) {
-        at += (size_t)snprintf(text + at, sizeof text - at, "%s%lld..%lld", d > 0 ? ", " : "",
-                               (long long)box->begin[d], (long long)box->end[d]);
+    const int rank = p->shapes[t].rank;
+    const int64_t bits = heft_dtype_get_bits(p->tensors[t].dtype);
+    size_t at = (size_t)snprintf(text, 160, "[");
+    for (int d = 0; d < rank && at < 160 - 48; d++) {
+        const int64_t unit = d == rank - 1 && bits < 8 ? 8 / bits : 1;
+        at += (size_t)snprintf(text + at, 160 - at, "%s%lld..%lld", d > 0 ? ", " : "",
+                               (long long)(box->begin[d] * unit), (long long)(box->end[d] * unit));
     }
-    return heft__error_set(c->err, HEFT_ERR_PROOF,
-                           "placement: no rank holds [%s) of tensor \"%.80s\"", text,
-                           c->p->tensors[t].name);
+    (void)snprintf(text + at, 160 - at, ")");
+}
+
+static int64_t count_elems(const heft_placement_t *p, uint32_t t, const heft__bounds_t *box)
+{
+    const int64_t bits = heft_dtype_get_bits(p->tensors[t].dtype);
+    int64_t n = bits < 8 && p->shapes[t].rank > 0 ? 8 / bits : 1;
+    for (int d = 0; d < p->shapes[t].rank; d++) {
+        n *= box->end[d] - box->begin[d];
+    }
+    return n;
+}
+
+/* Of these elements, the first of which are given. */
+static heft_status_t nobody_holds(const chooser_t *c, uint32_t t, const heft__bounds_t *box,
+                                  int64_t n_elems)
+{
+    char text[160];
+    const heft_tensor_info_t *info = &c->p->tensors[t];
+    box_text(c->p, t, box, text);
+    if (c->disputes == NULL) {
+        return heft__error_set(c->err, HEFT_ERR_PROOF,
+                               "placement: no rank holds %s of tensor \"%.80s\"", text, info->name);
+    }
+    heft__disputes_add(c->disputes, HEFT_ERR_PROOF,
+                       "tensor \"%.80s\": no source holds %s: %lld of %lld elements are missing",
+                       info->name, text, (long long)n_elems, (long long)info->n_elems);
+    return HEFT_OK;
+}
+
+/* Two shards with elements in common, which both would send. */
+static heft_status_t held_twice(const chooser_t *c, uint32_t t, uint32_t s1, uint32_t s2)
+{
+    char text[160];
+    char who[2][80];
+    const char *name = c->p->tensors[t].name;
+    const heft__held_t *a = &c->p->shards[s1];
+    const heft__held_t *b = &c->p->shards[s2];
+    heft__bounds_t both = a->box;
+    for (int d = 0; d < c->p->shapes[t].rank; d++) {
+        both.begin[d] = heft__max_i64(a->box.begin[d], b->box.begin[d]);
+        both.end[d] = heft__min_i64(a->box.end[d], b->box.end[d]);
+    }
+    box_text(c->p, t, &both, text);
+    if (c->disputes == NULL) {
+        return heft__error_set(c->err, HEFT_ERR_EXISTS,
+                               "placement: rank %u holds %s of tensor \"%.80s\" twice",
+                               (unsigned)a->rank, text, name);
+    }
+    heft__disputes_label(c->disputes, a->rank, who[0]);
+    heft__disputes_label(c->disputes, b->rank, who[1]);
+    if (a->rank == b->rank) {
+        heft__disputes_add(c->disputes, HEFT_ERR_EXISTS,
+                           "tensor \"%.80s\": %s holds %s twice, in \"%.60s\" and \"%.60s\"", name,
+                           who[0], text, a->name, b->name);
+    } else {
+        heft__disputes_add(c->disputes, HEFT_ERR_EXISTS,
+                           "tensor \"%.80s\": overlap without a replica index: %s and %s both hold "
+                           "%s as replica %u",
+                           name, who[0], who[1], text, (unsigned)a->replica);
+    }
+    return HEFT_OK;
+}
+
+static int by_replica(const void *x, const void *y, void *arg)
+{
+    const heft__held_t *shards = arg;
+    const uint32_t a = *(const uint32_t *)x;
+    const uint32_t b = *(const uint32_t *)y;
+    if (shards[a].replica != shards[b].replica) {
+        return shards[a].replica < shards[b].replica ? -1 : 1;
+    }
+    return a < b ? -1 : a > b;
+}
+
+/* Two holders of a cell that may not be two: of one rank, or, where replicas are said, of one
+ * replica. false: there are none. Holders stand by rank, and do so afterwards. */
+static bool find_twice(chooser_t *c, uint32_t *holders, uint32_t n, uint32_t *a_out,
+                       uint32_t *b_out)
+{
+    const heft__held_t *shards = c->p->shards;
+    bool is_twice = false;
+    for (uint32_t i = 1; i < n && !is_twice; i++) {
+        is_twice = shards[holders[i - 1]].rank == shards[holders[i]].rank;
+        *a_out = holders[i - 1];
+        *b_out = holders[i];
+    }
+    if (is_twice || c->disputes == NULL || n < 2) {
+        return is_twice;
+    }
+    qsort_r(holders, n, sizeof *holders, by_replica, c->p->shards);
+    for (uint32_t i = 1; i < n && !is_twice; i++) {
+        is_twice = shards[holders[i - 1]].replica == shards[holders[i]].replica;
+        *a_out = holders[i - 1];
+        *b_out = holders[i];
+    }
+    qsort(holders, n, sizeof *holders, by_shard);
+    return is_twice;
+}
+
+/* Is every element held, and by no two that are one? Of each tensor the first of either is told. */
+static heft_status_t judge_cells(chooser_t *c, const grid_t *grid, uint32_t t,
+                                 const uint32_t *count, const size_t *first)
+{
+    int64_t n_missing = 0;
+    bool was_twice = false;
+    heft__bounds_t gap = { .begin = { 0 } };
+    for (int64_t i = 0; i < grid->n_cells; i++) {
+        uint32_t a = 0;
+        uint32_t b = 0;
+        if (count[i] == 0) {
+            const heft__bounds_t box = cell_box(grid, i);
+            gap = n_missing == 0 ? box : gap;
+            n_missing += count_elems(c->p, t, &box);
+        } else if (!was_twice && find_twice(c, c->holders + first[i], count[i], &a, &b)) {
+            was_twice = true;
+            heft_status_t status = held_twice(c, t, a, b);
+            if (status != HEFT_OK) {
+                return status;
+            }
+        }
+    }
+    return n_missing > 0 ? nobody_holds(c, t, &gap, n_missing) : HEFT_OK;
 }
 
 /* The cells of one tensor, whose holders stand in c->holders. */
@@ -199,18 +330,14 @@ static heft_status_t add_cells(chooser_t *c, const grid_t *grid, uint32_t t, con
         return heft__error_nomem(c->err, n * sizeof *c->cells);
     }
     for (int64_t i = 0; i < grid->n_cells; i++) {
-        const heft__bounds_t box = cell_box(grid, i);
-        if (count[i] == 0) {
-            return nobody_holds(c, t, &box);
-        }
         c->cells[c->n_cells] = (cell_t){ .tensor = t,
                                          .n_holders = count[i],
                                          .first_holder = first[i],
                                          .number = c->n_cells,
-                                         .box = box };
+                                         .box = cell_box(grid, i) };
         c->n_cells++;
     }
-    return HEFT_OK;
+    return judge_cells(c, grid, t, count, first);
 }
 
 static heft_status_t cut_into_cells(chooser_t *c, const grid_t *grid, uint32_t t)
@@ -383,8 +510,8 @@ static heft_status_t choose(chooser_t *c)
     for (uint32_t t = 0; t < p->n_tensors && status == HEFT_OK; t++) {
         status = add_tensor(c, t);
     }
-    if (status != HEFT_OK || c->n_cells == 0) {
-        return status;
+    if (status != HEFT_OK || c->n_cells == 0 || (c->disputes != NULL && c->disputes->n > 0)) {
+        return status; /* what is disputed is not dealt out */
     }
     qsort(c->cells, c->n_cells, sizeof *c->cells, by_choice);
     const size_t most = c->cells[c->n_cells - 1].n_holders;
@@ -402,9 +529,10 @@ static heft_status_t choose(chooser_t *c)
     return status;
 }
 
-heft_status_t heft__placement_choose(heft_placement_t *p, heft_error_t *err)
+heft_status_t heft__placement_choose(heft_placement_t *p, heft__disputes_t *disputes,
+                                     heft_error_t *err)
 {
-    chooser_t c = { .p = p, .err = err };
+    chooser_t c = { .p = p, .disputes = disputes, .err = err };
     p->load = heft__arena_calloc(&p->arena, (size_t)p->n_ranks + 1, sizeof *p->load);
     heft_status_t status =
         p->load != NULL ? choose(&c) : heft__error_nomem(err, p->n_ranks * sizeof *p->load);

@@ -16,7 +16,7 @@ typedef struct fleet {
     heft_manifest_t *manifest;
     heft_shape_t shape[MAX_TENSORS];
     uint32_t n_tensors;
-    heft_shard_t shards[MAX_TENSORS * MAX_RANKS];
+    heft_shard_t shards[MAX_TENSORS * MAX_RANKS * 2];
     uint32_t n_shards;
     int64_t first[MAX_TENSORS]; /* number of a tensor's first element: all are different */
 } fleet_t;
@@ -90,6 +90,31 @@ static void random_shards(fleet_t *f, uint64_t *rng, uint32_t t)
     }
 }
 
+/* Some hold two boxes in the place of one, under names of their own. */
+static void split_shards(fleet_t *f, uint64_t *rng)
+{
+    static const char *const own[MAX_TENSORS][2] = { { "a.w", "a.w.1" },
+                                                     { "b.w.0", "b.w.1" },
+                                                     { "c", "a.x" } };
+    for (uint32_t i = 0, n = f->n_shards; i < n; i++) {
+        heft_shard_t *shard = &f->shards[i];
+        uint32_t t = 0;
+        while (strcmp(names[t], shard->tensor) != 0) {
+            t++;
+        }
+        if (f->shape[t].rank == 0 || pick(rng, 0, 1) == 0) {
+            continue;
+        }
+        const int d = pick(rng, 0, f->shape[t].rank - 1);
+        heft_shard_t other = *shard;
+        other.name = own[t][1];
+        shard->name = own[t][0];
+        shard->end[d] = pick(rng, (int)shard->begin[d], (int)shard->end[d]);
+        other.begin[d] = shard->end[d];
+        f->shards[f->n_shards++] = other;
+    }
+}
+
 static void random_fleet(fleet_t *f, uint64_t *rng)
 {
     begin_fleet(f);
@@ -104,6 +129,7 @@ static void random_fleet(fleet_t *f, uint64_t *rng)
     for (uint32_t t = 0; t < f->n_tensors; t++) {
         random_shards(f, rng, t);
     }
+    split_shards(f, rng);
     for (uint32_t i = f->n_shards; i > 1; i--) { /* in any order */
         const uint32_t k = (uint32_t)pick(rng, 0, (int)i - 1);
         const heft_shard_t swap = f->shards[i - 1];
@@ -143,6 +169,11 @@ static bool is_in(const heft_shard_t *box, const heft_shape_t *shape, int64_t i,
     return is_inside;
 }
 
+static const char *own_name(const heft_shard_t *shard)
+{
+    return shard->name != NULL ? shard->name : shard->tensor;
+}
+
 /* ---- who sends what ---- */
 
 static void judge_cuts(const fleet_t *f, const heft_placement_t *p)
@@ -157,7 +188,8 @@ static void judge_cuts(const fleet_t *f, const heft_placement_t *p)
         const uint32_t t = tensor_of(f, cut.tensor);
         const heft_shard_t *held = NULL;
         for (uint32_t s = 0; s < f->n_shards; s++) {
-            if (f->shards[s].rank == cut.rank && strcmp(f->shards[s].tensor, cut.tensor) == 0) {
+            if (f->shards[s].rank == cut.rank && strcmp(f->shards[s].tensor, cut.tensor) == 0 &&
+                strcmp(own_name(&f->shards[s]), cut.name) == 0) {
                 held = &f->shards[s];
             }
         }
@@ -275,8 +307,8 @@ static void judge_plan(const fleet_t *f, const heft_plan_t *plan)
     heft_error_t err = HEFT_ERROR_INIT;
     static uint32_t memory[2][MAX_TENSORS][MAX_ELEMS];
     void *params[2][MAX_TENSORS];
-    uint32_t *locals[MAX_TENSORS * MAX_RANKS];
-    const void *sources[MAX_TENSORS * MAX_RANKS] = { NULL };
+    uint32_t *locals[MAX_TENSORS * MAX_RANKS * 2];
+    const void *sources[MAX_TENSORS * MAX_RANKS * 2] = { NULL };
     heft_exec_target_t targets[2];
     heft_plan_info_t info;
     heft_exec_t *exec = NULL;
@@ -288,7 +320,7 @@ static void judge_plan(const fleet_t *f, const heft_plan_t *plan)
         heft_tensor_info_t source;
         locals[s] = local_of(f, &f->shards[s]);
         (void)snprintf(name, sizeof name, "rank-%u.%s", (unsigned)f->shards[s].rank,
-                       f->shards[s].tensor);
+                       own_name(&f->shards[s]));
         for (uint32_t i = 0; i < info.n_sources; i++) {
             EXPECT_STATUS(heft_plan_query_source(plan, i, &source, &err), HEFT_OK);
             sources[i] = strcmp(source.name, name) == 0 ? locals[s] : sources[i];
@@ -451,6 +483,13 @@ static void what_is_no_placement_is_refused(void **state)
     refuse(&f, HEFT_ERR_PROOF, "no rank holds [2..4, 0..4) of tensor \"a.w\"");
     f.shards[1].rank = 0;
     refuse(&f, HEFT_ERR_EXISTS, "rank 0 holds two boxes of \"a.w\"");
+    f.shards[1].name = "a.w.1";
+    refuse(&f, HEFT_ERR_PROOF, "no rank holds [2..4, 0..4)");
+    f.shards[1].begin[0] = 1;
+    refuse(&f, HEFT_ERR_EXISTS, "rank 0 holds [1..2, 0..4) of tensor \"a.w\" twice");
+    f.shards[1].name = "";
+    refuse(&f, HEFT_ERR_ARGUMENT, "under a name that is none: \"\"");
+    f.shards[1].name = NULL;
     f.shards[1].rank = 1;
     f.shards[1].end[1] = 5;
     refuse(&f, HEFT_ERR_SHAPE, "tensor \"a.w\" rank 1: [0..5) in dimension 1, which has 4");
