@@ -7,6 +7,7 @@
 #define HEFT_EXEC_H
 
 #include "heft/plan.h"
+#include "heft/routes.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,7 +30,11 @@ typedef struct heft_exec_opts {
     heft_progress_t progress; /* NULL: none; called about every 8 MiB */
     void *progress_arg;
     uint32_t n_threads; /* 0: 1 */
-    uint32_t reserved;
+    uint32_t sender;    /* of routes */
+    /* NULL, or routes of the plan, borrowed until destroy: only what this sender writes is run. The
+     * digests are then its shares: of what it writes, with zeros elsewhere, so that those of all
+     * senders combine by XOR to the digests of the whole */
+    const heft_routes_t *routes;
 } heft_exec_opts_t;
 #define HEFT_EXEC_OPTS_INIT              \
     {                                    \
@@ -44,7 +49,8 @@ typedef struct heft_exec
  * that every source is read once, in address order, while it feeds all destinations. plan and the
  * pointer targets are borrowed until destroy. Elements that no piece writes (exceptions, parameters
  * that only the engine's loader can write) are left alone; a parameter without pieces needs no
- * pointer. HEFT_ERR_ARGUMENT names a parameter that does; HEFT_ERR_LIMIT: more than 256 threads.
+ * pointer. HEFT_ERR_ARGUMENT names a parameter that does, or the routes are of another plan, or
+ * lack the sender; HEFT_ERR_LIMIT: more than 256 threads.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_exec_create(const heft_plan_t *plan,
                                                         const heft_exec_target_t *targets,

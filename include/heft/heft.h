@@ -18,6 +18,7 @@
 #include "heft/plan.h"
 #include "heft/price.h"
 #include "heft/recipe.h"
+#include "heft/routes.h"
 #include "heft/sizes.h"
 #include "heft/status.h"
 #include "heft/sync.h"

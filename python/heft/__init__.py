@@ -38,6 +38,7 @@ from heft.plan import Finding, FindingKind, Group, Opaque, Piece, PieceSource, P
 from heft.price import LinkLoad, Links, Price, PriceInfo, PriceRank, PriceRoute
 from heft.publisher import Begin, Member, Publisher, PushResult, manifest_of
 from heft.recipe import Bindings, Issue, Recipe
+from heft.routes import Load, Region, Regions, Route, Routes
 from heft.sizes import CacheMap, kv_repeat, padded_size, rollout_tp
 from heft.subscriber import Hooks, Subscriber
 from heft.tape import BufferInfo, BufferKind, ModelAlias, ModelPart, Op, OpCode, Tape, View
@@ -77,6 +78,7 @@ __all__ = [
     "LayerForm",
     "LinkLoad",
     "Links",
+    "Load",
     "Manifest",
     "Member",
     "Memory",
@@ -100,7 +102,11 @@ __all__ = [
     "Publisher",
     "PushResult",
     "Recipe",
+    "Region",
+    "Regions",
     "Report",
+    "Route",
+    "Routes",
     "Shard",
     "Subscriber",
     "Tape",

@@ -13,6 +13,7 @@ from heft._native import ffi, lib
 from heft.manifest import TensorInfo
 from heft.memory import Memory
 from heft.plan import Plan
+from heft.routes import Routes
 
 Progress = Callable[[int, int], Any]  # (done bytes, total bytes); False cancels
 
@@ -29,6 +30,9 @@ class Exec(Handle):
 
     Targets are parameters by name (of rank 0 of the plan), or a list of Target. Their memory is
     written by run(); it is kept alive by this object. What nothing writes may be left out.
+
+    routes, sender: run only what this sender writes; digests are then its shares, which combine
+    with those of the others by XOR.
     """
 
     __slots__ = ("_callbacks", "_digests", "_plan_sources")
@@ -41,6 +45,8 @@ class Exec(Handle):
         n_threads: int = 0,
         progress: Progress | None = None,
         digests: bool = False,
+        routes: Routes | None = None,
+        sender: int = 0,
     ) -> None:
         listed = (
             [Target(0, targets)]
@@ -48,7 +54,7 @@ class Exec(Handle):
             else [Target(*target) for target in targets]
         )
         array = ffi.new("heft_exec_target_t[]", max(len(listed), 1))
-        kept: list[Any] = [plan, array]
+        kept: list[Any] = [plan, array, *([] if routes is None else [routes])]
         self._digests: list[tuple[list[TensorInfo], Any]] = []
         for out, target in zip(array, listed, strict=False):
             params = plan.params(target.rank)
@@ -64,6 +70,9 @@ class Exec(Handle):
         opts.size, opts.n_threads = ffi.sizeof("heft_exec_opts_t"), n_threads
         if progress is not None:
             opts.progress, opts.progress_arg = lib.heft_py_progress, self._callbacks.handle
+        if routes is not None:
+            opts.routes = routes.pointer
+        opts.sender = sender
         out = ffi.new("heft_exec_t **")
         call(lib.heft_exec_create, plan.pointer, array, len(listed), opts, out)
         self._own(out[0], lib.heft_exec_destroy, *kept, self._callbacks, self._digests)

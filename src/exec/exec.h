@@ -108,12 +108,21 @@ heft_status_t heft__clip(int rank, const int64_t *extent, int64_t offset, const 
 
 /* ---- building runs of some parameters only ---- */
 
-/* All pieces of the members (a target is fed when its rank is the member's). Params that no piece
- * writes need no pointer. pool and progress are borrowed until destroy. */
+/* The share of one sender of a plan: its pieces and checks. routes NULL: all of them. */
+typedef struct heft__share {
+    const heft_routes_t *routes; /* of the plan of the run; borrowed as that is */
+    uint32_t sender;
+} heft__share_t;
+
+/* All pieces of the members (a target is fed when its rank is the member's) that are the share's;
+ * share NULL: all. Params that no such piece writes need no pointer; digests are then of the share:
+ * what it writes, and zeros elsewhere, so that those of all senders combine by XOR. pool and
+ * progress are borrowed until destroy. */
 heft_status_t heft__exec_build(const heft_plan_t *plan, const heft_exec_target_t *targets,
                                uint32_t n_targets, const heft_plan_member_t *members,
-                               uint64_t n_members, heft__pool_t *pool, heft__progress_t *progress,
-                               heft_exec_t **exec_out, heft_error_t *err);
+                               uint64_t n_members, const heft__share_t *share, heft__pool_t *pool,
+                               heft__progress_t *progress, heft_exec_t **exec_out,
+                               heft_error_t *err);
 /* These pieces of one parameter of the target's rank, and no checks. */
 heft_status_t heft__exec_build_pieces(const heft_plan_t *plan, const heft_exec_target_t *target,
                                       uint32_t param, const heft_piece_t *pieces, uint64_t n_pieces,
@@ -141,9 +150,9 @@ typedef struct heft__checks heft__checks_t; /* confined */
 heft_status_t heft__checks_create(const heft_plan_t *plan, uint32_t n_threads,
                                   heft__checks_t **checks_out, heft_error_t *err);
 void heft__checks_destroy(heft__checks_t *checks);
-/* The checks of one parameter, whose memory is data. */
+/* The checks of one parameter, whose memory is data; of a share alone unless it is NULL. */
 heft_status_t heft__checks_add(heft__checks_t *checks, uint32_t rank_index, uint32_t param,
-                               const void *data, heft_error_t *err);
+                               const heft__share_t *share, const void *data, heft_error_t *err);
 /* Sources for the next run; HEFT_ERR_ARGUMENT names one that is NULL. checks may be NULL. */
 heft_status_t heft__checks_bind(heft__checks_t *checks, const void *const *sources,
                                 heft_error_t *err);
@@ -170,20 +179,6 @@ heft_status_t heft__match_params(const heft_plan_t *plan, uint32_t rank_index,
 heft_shape_t heft__shape_from_storage(const heft_shape_t *storage, heft_dtype_t dtype);
 /* Whether a piece writes the parameter, or there is nothing to write (no elements). */
 bool heft__param_is_written(const heft_plan_t *plan, uint32_t rank_index, uint32_t param);
-/* Whether a piece reads what an operation left: a known kernel, or the engine's loader. */
-bool heft__piece_is_computed(const heft_piece_t *piece);
-/* Whether one of those operations is none that heft runs itself, or reads what such a one leaves.
- */
-bool heft__piece_needs_loader(const heft_plan_t *plan, uint32_t rank_index,
-                              const heft_piece_t *piece);
-/* The operation behind source s of a piece, or NULL. */
-const heft_opaque_t *heft__piece_operation(const heft_plan_t *plan, uint32_t rank_index,
-                                           const heft_piece_t *piece, uint32_t s);
-/* Calls fn for each source tensor that a piece reads, those of its operations included; some more
- * than once, in a fixed order. */
-typedef void (*heft__source_fn_t)(void *arg, uint32_t source);
-void heft__piece_each_source(const heft_plan_t *plan, uint32_t rank_index,
-                             const heft_piece_t *piece, heft__source_fn_t fn, void *arg);
 /* HEFT_ERR_UNSUPPORTED, naming the first parameter that only the engine's loader can write. */
 heft_status_t heft__refuse_opaque(const heft_plan_t *plan, uint32_t first_rank_index,
                                   uint32_t n_ranks, const char *what, heft_error_t *err);

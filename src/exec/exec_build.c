@@ -174,8 +174,10 @@ static heft_status_t add_known(const param_t *param, const heft_piece_t *piece, 
     return status;
 }
 
+/* The n pieces, or those of them that `order` names. */
 static heft_status_t add_pieces(heft_exec_t *exec, uint32_t rank_index, uint32_t param,
-                                const heft_piece_t *pieces, uint64_t n, heft_error_t *err)
+                                const heft_piece_t *pieces, const uint64_t *order, uint64_t n,
+                                heft_error_t *err)
 {
     param_t p = { .exec = exec, .rank_index = rank_index, .index = param };
     int64_t least = exec->plan_bytes / MAX_PARTS;
@@ -183,12 +185,13 @@ static heft_status_t add_pieces(heft_exec_t *exec, uint32_t rank_index, uint32_t
                                    .part_bytes = heft__max_i64(PART_BYTES, least) };
     heft_status_t status = heft_plan_query_param(exec->plan, rank_index, param, &p.info, err);
     for (uint64_t i = 0; status == HEFT_OK && i < n; i++) {
-        if (heft__piece_is_computed(&pieces[i])) {
-            status = heft__piece_needs_loader(exec->plan, rank_index, &pieces[i])
+        const heft_piece_t *piece = &pieces[order != NULL ? order[i] : i];
+        if (heft__piece_is_computed(piece)) {
+            status = heft__piece_needs_loader(exec->plan, rank_index, piece)
                          ? HEFT_OK
-                         : add_known(&p, &pieces[i], err);
+                         : add_known(&p, piece, err);
         } else {
-            status = heft__piece_bind(exec->plan, &pieces[i], p.info.dtype, limits, &exec->arena,
+            status = heft__piece_bind(exec->plan, piece, p.info.dtype, limits, &exec->arena,
                                       add_bound, &p, err);
         }
     }
@@ -213,7 +216,7 @@ static heft_status_t add_checks(heft_exec_t *exec, uint32_t rank_index, uint32_t
         status = heft__checks_create(exec->plan, heft__pool_get_n_threads(exec->pool),
                                      &exec->checks, err);
     }
-    return status == HEFT_OK ? heft__checks_add(exec->checks, rank_index, param,
+    return status == HEFT_OK ? heft__checks_add(exec->checks, rank_index, param, &exec->share,
                                                 exec->targets[t].params[param], err)
                              : status;
 }
@@ -221,9 +224,19 @@ static heft_status_t add_checks(heft_exec_t *exec, uint32_t rank_index, uint32_t
 static heft_status_t add_param(heft_exec_t *exec, uint32_t rank_index, uint32_t param,
                                heft_error_t *err)
 {
+    const heft__share_t *share = &exec->share;
+    const uint64_t *order = NULL;
     uint64_t n = 0;
     const heft_piece_t *pieces = heft_plan_get_param_pieces(exec->plan, rank_index, param, &n);
-    heft_status_t status = add_pieces(exec, rank_index, param, pieces, n, err);
+    if (share->routes != NULL) {
+        order = heft__routes_get_pieces(share->routes, share->sender, rank_index, param, &n);
+        if (n == 0) {
+            return HEFT_OK; /* checks are of what the sender writes */
+        }
+        uint64_t n_all = 0;
+        pieces = heft_plan_get_pieces(exec->plan, rank_index, &n_all);
+    }
+    heft_status_t status = add_pieces(exec, rank_index, param, pieces, order, n, err);
     return status == HEFT_OK ? add_checks(exec, rank_index, param, err) : status;
 }
 
@@ -341,11 +354,32 @@ static heft_status_t finish_build(heft_exec_t *exec, heft_error_t *err)
     return HEFT_OK;
 }
 
+/* Routes are of the plan, and have the sender. */
+static heft_status_t check_share(const heft_plan_t *plan, const heft__share_t *share,
+                                 heft_error_t *err)
+{
+    if (share == NULL || share->routes == NULL) {
+        return HEFT_OK;
+    }
+    if (heft__routes_get_plan(share->routes) != plan) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "the routes are those of another plan");
+    }
+    const uint32_t n = heft_routes_get_n_senders(share->routes);
+    return share->sender < n ? HEFT_OK
+                             : heft__error_set(err, HEFT_ERR_ARGUMENT,
+                                               "sender %u, the routes have %u", share->sender, n);
+}
+
 static heft_status_t begin_build(const heft_plan_t *plan, const heft_exec_target_t *targets,
-                                 uint32_t n_targets, heft_exec_t **exec_out, heft_error_t *err)
+                                 uint32_t n_targets, const heft__share_t *share,
+                                 heft_exec_t **exec_out, heft_error_t *err)
 {
     if (n_targets > 0 && targets == NULL) {
         return heft__error_set(err, HEFT_ERR_ARGUMENT, "%u targets, targets is NULL", n_targets);
+    }
+    heft_status_t status = check_share(plan, share, err);
+    if (status != HEFT_OK) {
+        return status;
     }
     heft_exec_t *exec = heft__calloc(1, sizeof *exec);
     if (exec == NULL) {
@@ -353,6 +387,7 @@ static heft_status_t begin_build(const heft_plan_t *plan, const heft_exec_target
     }
     heft__arena_init(&exec->arena, 4096);
     exec->plan = plan;
+    exec->share = share != NULL ? *share : (heft__share_t){ .routes = NULL };
     exec->targets = targets;
     exec->n_targets = n_targets;
     exec->target_acc = heft__arena_calloc(&exec->arena, (size_t)n_targets + 1, sizeof(size_t));
@@ -363,7 +398,6 @@ static heft_status_t begin_build(const heft_plan_t *plan, const heft_exec_target
         heft_exec_destroy(exec);
         return heft__error_nomem(err, n_targets * sizeof(size_t));
     }
-    heft_status_t status = HEFT_OK;
     for (uint32_t t = 0; status == HEFT_OK && t < n_targets; t++) {
         status = check_target(exec, t, info.n_ranks, err);
     }
@@ -380,11 +414,12 @@ static heft_status_t begin_build(const heft_plan_t *plan, const heft_exec_target
 
 heft_status_t heft__exec_build(const heft_plan_t *plan, const heft_exec_target_t *targets,
                                uint32_t n_targets, const heft_plan_member_t *members,
-                               uint64_t n_members, heft__pool_t *pool, heft__progress_t *progress,
-                               heft_exec_t **exec_out, heft_error_t *err)
+                               uint64_t n_members, const heft__share_t *share, heft__pool_t *pool,
+                               heft__progress_t *progress, heft_exec_t **exec_out,
+                               heft_error_t *err)
 {
     heft_exec_t *exec = NULL;
-    heft_status_t status = begin_build(plan, targets, n_targets, &exec, err);
+    heft_status_t status = begin_build(plan, targets, n_targets, share, &exec, err);
     if (exec == NULL) {
         return status;
     }
@@ -410,13 +445,13 @@ heft_status_t heft__exec_build_pieces(const heft_plan_t *plan, const heft_exec_t
                                       heft_exec_t **exec_out, heft_error_t *err)
 {
     heft_exec_t *exec = NULL;
-    heft_status_t status = begin_build(plan, target, 1, &exec, err);
+    heft_status_t status = begin_build(plan, target, 1, NULL, &exec, err);
     if (exec == NULL) {
         return status;
     }
     exec->pool = pool;
     exec->progress = progress;
-    status = add_pieces(exec, target->rank_index, param, pieces, n_pieces, err);
+    status = add_pieces(exec, target->rank_index, param, pieces, NULL, n_pieces, err);
     if (status == HEFT_OK) {
         status = finish_build(exec, err);
     }
@@ -466,7 +501,8 @@ heft_status_t heft_exec_create(const heft_plan_t *plan, const heft_exec_target_t
         return status;
     }
     heft_exec_t *exec = NULL;
-    status = begin_build(plan, targets, n_targets, &exec, err);
+    const heft__share_t share = { .routes = known.routes, .sender = known.sender };
+    status = begin_build(plan, targets, n_targets, &share, &exec, err);
     if (exec == NULL) {
         return status;
     }

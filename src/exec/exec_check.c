@@ -239,15 +239,28 @@ static heft_status_t add(heft__checks_t *checks, const heft_piece_t *piece, uint
     return HEFT_OK;
 }
 
+/* share NULL, or without routes: every check. */
+static bool is_of_share(const heft__checks_t *checks, const heft__share_t *share,
+                        uint32_t rank_index, const heft_piece_t *check)
+{
+    uint64_t n = 0;
+    const heft_piece_t *first = heft_plan_get_checks(checks->plan, rank_index, &n);
+    return share == NULL || share->routes == NULL ||
+           heft__routes_get_check_sender(share->routes, rank_index, (uint64_t)(check - first)) ==
+               share->sender;
+}
+
 heft_status_t heft__checks_add(heft__checks_t *checks, uint32_t rank_index, uint32_t param,
-                               const void *data, heft_error_t *err)
+                               const heft__share_t *share, const void *data, heft_error_t *err)
 {
     heft_tensor_info_t info;
     heft_status_t status = heft_plan_query_param(checks->plan, rank_index, param, &info, err);
     uint64_t n = 0;
     const heft_piece_t *pieces = heft_plan_get_param_checks(checks->plan, rank_index, param, &n);
     for (uint64_t i = 0; status == HEFT_OK && i < n; i++) {
-        status = add(checks, &pieces[i], rank_index, &info, data, err);
+        if (is_of_share(checks, share, rank_index, &pieces[i])) {
+            status = add(checks, &pieces[i], rank_index, &info, data, err);
+        }
     }
     return status;
 }

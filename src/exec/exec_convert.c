@@ -431,7 +431,7 @@ static heft_status_t run_exec(conversion_t *c, heft_error_t *err)
     heft_exec_t *exec = NULL;
     bool fits = false;
     heft_status_t status = heft__exec_build(c->plan, c->targets, c->info.n_ranks, c->turn,
-                                            c->n_turn, c->pool, &c->progress, &exec, err);
+                                            c->n_turn, NULL, c->pool, &c->progress, &exec, err);
     if (status != HEFT_OK) {
         return status;
     }

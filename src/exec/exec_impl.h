@@ -87,6 +87,7 @@ struct heft_exec {
     heft__progress_t *progress;
     heft__progress_t own_progress;
     const heft_plan_t *plan;
+    heft__share_t share; /* routes NULL: of all senders */
     const heft_exec_target_t *targets;
     uint32_t n_targets;
     size_t *target_acc;               /* first accumulator of each target, or HEFT__NO_ACC */

@@ -235,21 +235,35 @@ void heft__known_fini(heft_exec_t *exec)
 
 /* ---- sources ---- */
 
+/* What an operation needs as a whole may be another sender's: only what is read must be here. */
+static heft_status_t bind_piece(const heft_exec_t *exec, const heft_piece_t *piece,
+                                const void *const *sources, heft_error_t *err)
+{
+    for (uint32_t s = 0; s < piece->n_srcs; s++) {
+        const uint32_t source = piece->srcs[s].source;
+        if (sources != NULL && sources[source] != NULL) {
+            continue;
+        }
+        heft_tensor_info_t tensor;
+        heft_status_t status = heft_plan_query_source(exec->plan, source, &tensor, err);
+        return status != HEFT_OK
+                   ? status
+                   : heft__error_set(err, HEFT_ERR_ARGUMENT, "source \"%s\" is NULL", tensor.name);
+    }
+    return HEFT_OK;
+}
+
 heft_status_t heft__known_bind(heft_exec_t *exec, const void *const *sources, heft_error_t *err)
 {
+    heft_status_t status = HEFT_OK;
     exec->known.sources = sources;
     for (size_t i = 0; i < exec->known.n; i++) {
         const heft_opaque_t *op = exec->known.items[i].op;
-        for (uint32_t s = 0; s < op->n_sources; s++) {
-            if (sources != NULL && sources[op->sources[s]] != NULL) {
-                continue;
+        for (uint32_t k = 0; k < op->n_inputs; k++) {
+            for (uint64_t p = 0; p < op->inputs[k].n_pieces && status == HEFT_OK; p++) {
+                status = bind_piece(exec, &op->inputs[k].pieces[p], sources, err);
             }
-            heft_tensor_info_t tensor;
-            heft_status_t status = heft_plan_query_source(exec->plan, op->sources[s], &tensor, err);
-            return status != HEFT_OK ? status
-                                     : heft__error_set(err, HEFT_ERR_ARGUMENT,
-                                                       "source \"%s\" is NULL", tensor.name);
         }
     }
-    return HEFT_OK;
+    return status;
 }

@@ -7,9 +7,9 @@ heft_status_t heft__exec_opts_load(const heft_exec_opts_t *opts, heft_exec_opts_
 {
     *out = (heft_exec_opts_t)HEFT_EXEC_OPTS_INIT;
     heft_status_t status = heft__opts_load(opts, out, sizeof *out, "heft_exec_opts_t", err);
-    if (status == HEFT_OK) {
-        status = heft__opts_check_reserved(&out->reserved, sizeof out->reserved, "heft_exec_opts_t",
-                                           err);
+    if (status == HEFT_OK && out->routes == NULL && out->sender != 0) {
+        status = heft__error_set(err, HEFT_ERR_ARGUMENT, "heft_exec_opts_t: sender %u of no routes",
+                                 out->sender);
     }
     if (status != HEFT_OK) {
         return status;

@@ -11,6 +11,7 @@
 #define HEFT_PLAN_PLAN_H
 
 #include "heft/plan.h"
+#include "heft/routes.h"
 #include "plan/cover.h"
 #include "tape/tape.h"
 
@@ -80,6 +81,23 @@ static inline int64_t heft__piece_count(const heft_piece_t *piece)
     }
     return n;
 }
+
+/* ---- operations.c ---- */
+
+/* Whether a piece reads what an operation left: a known kernel, or the engine's loader. */
+bool heft__piece_is_computed(const heft_piece_t *piece);
+/* Whether one of those operations is none that heft runs itself, or reads what such a one leaves.
+ */
+bool heft__piece_needs_loader(const heft_plan_t *plan, uint32_t rank_index,
+                              const heft_piece_t *piece);
+/* The operation behind source s of a piece, or NULL. */
+const heft_opaque_t *heft__piece_operation(const heft_plan_t *plan, uint32_t rank_index,
+                                           const heft_piece_t *piece, uint32_t s);
+/* Calls fn for each source tensor that a piece reads, those of its operations included; some more
+ * than once, in a fixed order. */
+typedef void (*heft__source_fn_t)(void *arg, uint32_t source);
+void heft__piece_each_source(const heft_plan_t *plan, uint32_t rank_index,
+                             const heft_piece_t *piece, heft__source_fn_t fn, void *arg);
 
 /* ---- report.c ---- */
 
@@ -327,5 +345,16 @@ heft_status_t heft__plan_name_error(heft_error_t *err, heft_status_t status, con
 /* ---- plan_digest.c ---- */
 
 heft_status_t heft__plan_make_digests(heft_plan_t *plan, heft_error_t *err);
+
+/* ---- routes.c, routes_query.c ---- */
+
+const heft_plan_t *heft__routes_get_plan(const heft_routes_t *routes);
+/* The pieces of a parameter that belong to a sender, as numbers among those of the rank
+ * (heft_plan_get_pieces), ascending; borrowed. */
+const uint64_t *heft__routes_get_pieces(const heft_routes_t *routes, uint32_t sender,
+                                        uint32_t rank_index, uint32_t param, uint64_t *n_out);
+/* The sender of check i of a rank (heft_plan_get_checks). */
+uint32_t heft__routes_get_check_sender(const heft_routes_t *routes, uint32_t rank_index,
+                                       uint64_t i);
 
 #endif

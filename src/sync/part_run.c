@@ -42,7 +42,8 @@ void heft__part_runner_expect(heft__part_runner_t *runner, int64_t bytes)
 
 heft_status_t heft__part_run(heft__part_runner_t *runner, const heft_plan_t *plan,
                              const heft_exec_target_t *target, uint32_t first, uint32_t end,
-                             const void *const *sources, heft_error_t *err)
+                             const heft__share_t *share, const void *const *sources,
+                             heft_error_t *err)
 {
     heft_exec_t *exec = NULL;
     const size_t n = end - first;
@@ -53,8 +54,8 @@ heft_status_t heft__part_run(heft__part_runner_t *runner, const heft_plan_t *pla
     for (uint32_t i = first; i < end; i++) {
         members[i - first] = (heft_plan_member_t){ .rank_index = target->rank_index, .param = i };
     }
-    heft_status_t status =
-        heft__exec_build(plan, target, 1, members, n, runner->pool, &runner->progress, &exec, err);
+    heft_status_t status = heft__exec_build(plan, target, 1, members, n, share, runner->pool,
+                                            &runner->progress, &exec, err);
     if (status == HEFT_OK) {
         status = heft_exec_run(exec, sources, err);
         runner->progress.done += heft__exec_get_n_bytes(exec);

@@ -6,7 +6,7 @@
 #ifndef HEFT_SYNC_PART_RUN_H
 #define HEFT_SYNC_PART_RUN_H
 
-#include "heft/exec.h"
+#include "exec/exec.h"
 
 typedef struct heft__part_runner heft__part_runner_t;
 
@@ -18,10 +18,11 @@ void heft__part_runner_destroy(heft__part_runner_t *runner);
 /* Bytes that are still to come, for progress. */
 void heft__part_runner_expect(heft__part_runner_t *runner, int64_t bytes);
 /* Parameters [first, end) of the target, whose params and digests_out are arrays of all parameters:
- * digests outside of the part are set to 0. As heft_exec_run. */
+ * digests outside of the part are set to 0. share NULL: all of it, else what one sender writes. As
+ * heft_exec_run. */
 HEFT_MUST_CHECK heft_status_t heft__part_run(heft__part_runner_t *runner, const heft_plan_t *plan,
                                              const heft_exec_target_t *target, uint32_t first,
-                                             uint32_t end, const void *const *sources,
-                                             heft_error_t *err);
+                                             uint32_t end, const heft__share_t *share,
+                                             const void *const *sources, heft_error_t *err);
 
 #endif

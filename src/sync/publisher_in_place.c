@@ -47,8 +47,8 @@ static heft_status_t run_part(sender_t *s, const stream_t *stream, uint32_t end,
                                   .params = s->params,
                                   .digests_out = s->digests };
     s->pub->stopped = (heft_error_t)HEFT_ERROR_INIT;
-    heft_status_t status =
-        heft__part_run(s->runner, family->plan, &target, stream->first, end, s->pub->data, err);
+    heft_status_t status = heft__part_run(s->runner, family->plan, &target, stream->first, end,
+                                          NULL, s->pub->data, err);
     if (status == HEFT_ERR_CANCELED && s->pub->stopped.status != HEFT_OK) {
         *err = s->pub->stopped;
         status = err->status;

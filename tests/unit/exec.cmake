@@ -10,3 +10,4 @@ heft_add_test(test_convert SOURCES unit/test_convert.c support/ref_known.c suppo
 heft_add_test(test_convert_memory SOURCES unit/test_convert_memory.c support/ref_known.c support/ref_reshard.c)
 heft_add_test(test_reverse SOURCES unit/test_reverse.c support/ref_known.c support/ref_reshard.c)
 heft_add_test(test_verify SOURCES unit/test_verify.c support/ref_known.c support/ref_reshard.c)
+heft_add_test(test_exec_share SOURCES unit/test_exec_share.c)

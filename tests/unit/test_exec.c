@@ -383,7 +383,7 @@ static void wrong_calls_are_refused_by_name(void **state)
     opts.n_threads = 100000;
     EXPECT_STATUS(heft_exec_create(c.plan, &target, 1, &opts, &exec, &err), HEFT_ERR_LIMIT);
     opts.n_threads = 1;
-    opts.reserved = 1;
+    opts.sender = 1;
     EXPECT_STATUS(heft_exec_create(c.plan, &target, 1, &opts, &exec, &err), HEFT_ERR_ARGUMENT);
     opts = (heft_exec_opts_t){ .size = 4 };
     EXPECT_STATUS(heft_exec_create(c.plan, &target, 1, &opts, &exec, &err), HEFT_ERR_ARGUMENT);

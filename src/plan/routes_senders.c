@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whose work each piece of a rank is: the sender of the tensors that it reads, directly or through
+ * known kernels. Constants are dealt last, when it is known who sends the rank anything. What would
+ * need two senders is counted, and told with its first case.
+ */
+#include "plan/routes.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What some pieces read. */
+typedef struct seen {
+    uint32_t sender; /* HEFT__SENDER_ANY: nothing yet */
+    bool is_loaded;  /* something that the loader leaves */
+    bool is_mixed;   /* tensors of two senders */
+    uint32_t source; /* the first; and the first of another sender */
+    uint32_t other;
+    const char *op; /* the kernel in which they meet; NULL: the piece itself */
+} seen_t;
+
+struct heft__sender_finder {
+    const heft_plan_t *plan;
+    const uint32_t *senders;
+    const heft_routes_opts_t *opts;
+    seen_t *ops;         /* of the rank at hand */
+    uint8_t *is_refused; /* by parameter, of the rank at hand */
+    uint64_t n_refused;
+    heft_error_t first;
+};
+
+heft_status_t heft__sender_finder_create(const heft_plan_t *plan, const uint32_t *senders,
+                                         const heft_routes_opts_t *opts,
+                                         heft__sender_finder_t **finder_out, heft_error_t *err)
+{
+    heft__sender_finder_t *f = heft__calloc(1, sizeof *f);
+    if (f == NULL) {
+        return heft__error_nomem(err, sizeof *f);
+    }
+    size_t n_ops = 0;
+    size_t n_params = 0;
+    for (uint32_t r = 0; r < plan->n_ranks; r++) {
+        const heft__plan_rank_t *rank = &plan->ranks[r];
+        n_ops = rank->n_opaques > n_ops ? rank->n_opaques : n_ops;
+        n_params = rank->n_params > n_params ? rank->n_params : n_params;
+    }
+    f->ops = heft__calloc(n_ops + 1, sizeof *f->ops);
+    f->is_refused = heft__calloc(n_params + 1, 1);
+    if (f->ops == NULL || f->is_refused == NULL) {
+        heft__sender_finder_destroy(f);
+        return heft__error_nomem(err, n_ops * sizeof *f->ops);
+    }
+    f->plan = plan;
+    f->senders = senders;
+    f->opts = opts;
+    *finder_out = f;
+    return HEFT_OK;
+}
+
+void heft__sender_finder_destroy(heft__sender_finder_t *finder)
+{
+    if (finder != NULL) {
+        heft__free(finder->ops);
+        heft__free(finder->is_refused);
+        heft__free(finder);
+    }
+}
+
+/* ---- what is read ---- */
+
+static void see_source(const heft__sender_finder_t *f, seen_t *seen, uint32_t source)
+{
+    const uint32_t sender = f->senders[source];
+    if (seen->sender == HEFT__SENDER_ANY) {
+        seen->sender = sender;
+        seen->source = source;
+    } else if (seen->sender != sender && !seen->is_mixed) {
+        seen->is_mixed = true;
+        seen->other = source;
+    }
+}
+
+static void see_op(const heft__sender_finder_t *f, seen_t *seen, const seen_t *op)
+{
+    seen->is_loaded = seen->is_loaded || op->is_loaded;
+    if (op->is_mixed && !seen->is_mixed) {
+        *seen = *op;
+    } else if (op->sender != HEFT__SENDER_ANY) {
+        see_source(f, seen, op->source);
+    }
+}
+
+static void see_piece(const heft__sender_finder_t *f, seen_t *seen, const heft_piece_t *piece)
+{
+    for (uint32_t s = 0; s < piece->n_srcs; s++) {
+        if (piece->srcs[s].opaque == 0) {
+            see_source(f, seen, piece->srcs[s].source);
+        } else {
+            see_op(f, seen, &f->ops[piece->srcs[s].opaque - 1]);
+        }
+    }
+}
+
+/* Operations read what earlier ones leave. */
+static void see_ops(const heft__sender_finder_t *f, const heft__plan_rank_t *rank)
+{
+    for (uint32_t k = 0; k < rank->n_opaques; k++) {
+        const heft_opaque_t *op = &rank->opaques[k];
+        seen_t seen = { .sender = HEFT__SENDER_ANY, .is_loaded = !heft__known_claims(op->op) };
+        for (uint32_t i = 0; i < op->n_inputs; i++) {
+            for (uint64_t p = 0; p < op->inputs[i].n_pieces; p++) {
+                see_piece(f, &seen, &op->inputs[i].pieces[p]);
+            }
+        }
+        seen.op = seen.is_mixed && seen.op == NULL ? op->op : seen.op;
+        f->ops[k] = seen;
+    }
+}
+
+/* ---- refusing ---- */
+
+typedef struct sender_name {
+    char text[48];
+} sender_name_t;
+
+static sender_name_t name_of(const heft__sender_finder_t *f, uint32_t sender)
+{
+    sender_name_t name;
+    if (f->opts->names != NULL && f->opts->names[sender] != NULL) {
+        (void)snprintf(name.text, sizeof name.text, "%s", f->opts->names[sender]);
+    } else {
+        (void)snprintf(name.text, sizeof name.text, "sender %u", (unsigned)sender);
+    }
+    return name;
+}
+
+/* Each parameter counts once. */
+static bool is_first_refusal(heft__sender_finder_t *f, uint32_t param)
+{
+    const bool is_new = f->is_refused[param] == 0;
+    f->n_refused += is_new;
+    f->is_refused[param] = 1;
+    return is_new && f->n_refused == 1;
+}
+
+static void refuse(heft__sender_finder_t *f, const heft__plan_rank_t *rank, uint32_t param,
+                   const seen_t *seen)
+{
+    if (!is_first_refusal(f, param)) {
+        return;
+    }
+    const char *what = seen->op != NULL ? seen->op : "one element";
+    (void)heft__error_set(
+        &f->first, HEFT_ERR_UNSUPPORTED,
+        "parameter \"%.70s\": %.*s needs \"%.36s\" of %.24s with \"%.36s\" of "
+        "%.24s",
+        rank->params[param].name, (int)strcspn(what, "("), what,
+        f->plan->sources[seen->source].name, name_of(f, f->senders[seen->source]).text,
+        f->plan->sources[seen->other].name, name_of(f, f->senders[seen->other]).text);
+}
+
+static void refuse_check(heft__sender_finder_t *f, const heft__plan_rank_t *rank, uint32_t param,
+                         uint32_t writer, const seen_t *seen)
+{
+    if (!is_first_refusal(f, param)) {
+        return;
+    }
+    (void)heft__error_set(&f->first, HEFT_ERR_UNSUPPORTED,
+                          "parameter \"%.80s\": what %.30s writes is to be equal to \"%.50s\" of "
+                          "%.30s",
+                          rank->params[param].name, name_of(f, writer).text,
+                          f->plan->sources[seen->source].name, name_of(f, seen->sender).text);
+}
+
+heft_status_t heft__sender_finder_check(const heft__sender_finder_t *finder, heft_error_t *err)
+{
+    if (finder->n_refused == 0) {
+        return HEFT_OK;
+    }
+    if (finder->n_refused == 1) {
+        return heft__error_set(err, HEFT_ERR_UNSUPPORTED, "%s", finder->first.message);
+    }
+    return heft__error_set(err, HEFT_ERR_UNSUPPORTED, "%.200s, and %llu more parameters",
+                           finder->first.message, (unsigned long long)finder->n_refused - 1);
+}
+
+/* ---- pieces ---- */
+
+static void find_pieces(heft__sender_finder_t *f, const heft__plan_rank_t *rank,
+                        heft__rank_routes_t *routes)
+{
+    for (uint64_t i = 0; i < rank->n_pieces; i++) {
+        seen_t seen = { .sender = HEFT__SENDER_ANY };
+        see_piece(f, &seen, &rank->pieces[i]);
+        if (seen.is_mixed && !seen.is_loaded) {
+            refuse(f, rank, rank->pieces[i].param, &seen);
+        }
+        routes->piece_sender[i] = seen.is_loaded ? HEFT_SENDER_NONE : seen.sender;
+    }
+}
+
+/* The lowest sender of what is dealt already among n pieces, or HEFT__SENDER_ANY. */
+static uint32_t lowest(const uint32_t *piece_sender, uint64_t n)
+{
+    uint32_t low = HEFT__SENDER_ANY;
+    for (uint64_t i = 0; i < n; i++) {
+        low = piece_sender[i] < low ? piece_sender[i] : low;
+    }
+    return low;
+}
+
+static void deal_constants(const heft__sender_finder_t *f, uint32_t rank_index,
+                           heft__rank_routes_t *routes)
+{
+    const heft__plan_rank_t *rank = &f->plan->ranks[rank_index];
+    uint32_t of_rank = lowest(routes->piece_sender, rank->n_pieces);
+    for (uint64_t i = 0; i < f->opts->n_loads; i++) {
+        const heft_route_load_t *load = &f->opts->loads[i];
+        of_rank = load->rank_index == rank_index && load->sender < of_rank ? load->sender : of_rank;
+    }
+    of_rank = of_rank != HEFT__SENDER_ANY ? of_rank : 0;
+    for (uint32_t p = 0; p < rank->n_params; p++) {
+        uint32_t *senders = routes->piece_sender + rank->first_piece[p];
+        const uint64_t n = rank->first_piece[p + 1] - rank->first_piece[p];
+        const uint32_t low = lowest(senders, n);
+        for (uint64_t i = 0; i < n; i++) {
+            if (senders[i] == HEFT__SENDER_ANY) {
+                senders[i] = low != HEFT__SENDER_ANY ? low : of_rank;
+            }
+        }
+    }
+}
+
+/* ---- checks ---- */
+
+static heft_status_t region_of(const heft_piece_t *piece, heft__region_t *region_out,
+                               heft_error_t *err)
+{
+    heft_view_t view = { .rank = piece->rank, .offset = piece->dst_offset };
+    memcpy(view.extent, piece->extent, sizeof view.extent);
+    memcpy(view.stride, piece->dst_stride, sizeof view.stride);
+    return heft__region_from_view(&view, region_out, err);
+}
+
+/* *writer_out: another sender that writes elements which the check compares, or sender. */
+static heft_status_t find_other_writer(const heft__plan_rank_t *rank,
+                                       const heft__rank_routes_t *routes, const heft_piece_t *check,
+                                       uint32_t sender, uint32_t *writer_out, heft_error_t *err)
+{
+    heft__region_t mine;
+    heft_status_t status = region_of(check, &mine, err);
+    *writer_out = sender;
+    for (uint64_t i = rank->first_piece[check->param];
+         i < rank->first_piece[check->param + 1] && status == HEFT_OK && *writer_out == sender;
+         i++) {
+        heft__region_t its;
+        bool meets = false;
+        if (routes->piece_sender[i] != sender && routes->piece_sender[i] != HEFT_SENDER_NONE) {
+            status = region_of(&rank->pieces[i], &its, err);
+            status = status == HEFT_OK ? heft__region_overlaps(&mine, &its, &meets, err) : status;
+        }
+        *writer_out = meets ? routes->piece_sender[i] : sender;
+    }
+    return status;
+}
+
+static heft_status_t find_checks(heft__sender_finder_t *f, const heft__plan_rank_t *rank,
+                                 heft__rank_routes_t *routes, heft_error_t *err)
+{
+    heft_status_t status = HEFT_OK;
+    for (uint64_t i = 0; i < rank->n_checks && status == HEFT_OK; i++) {
+        const heft_piece_t *check = &rank->checks[i];
+        seen_t seen = { .sender = HEFT__SENDER_ANY };
+        uint32_t writer = 0;
+        see_piece(f, &seen, check);
+        routes->check_sender[i] = seen.sender;
+        if (seen.is_mixed) {
+            refuse(f, rank, check->param, &seen);
+            continue;
+        }
+        status = find_other_writer(rank, routes, check, seen.sender, &writer, err);
+        if (status == HEFT_OK && writer != seen.sender) {
+            refuse_check(f, rank, check->param, writer, &seen);
+        }
+    }
+    return status;
+}
+
+heft_status_t heft__sender_finder_run(heft__sender_finder_t *finder, uint32_t rank_index,
+                                      heft__rank_routes_t *routes, heft_error_t *err)
+{
+    const heft__plan_rank_t *rank = &finder->plan->ranks[rank_index];
+    memset(finder->is_refused, 0, rank->n_params);
+    see_ops(finder, rank);
+    find_pieces(finder, rank, routes);
+    deal_constants(finder, rank_index, routes);
+    return find_checks(finder, rank, routes, err);
+}
