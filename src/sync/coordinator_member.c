@@ -597,6 +597,25 @@ static void note_found(heft_coordinator_t *c)
     slot->version = r->version;
 }
 
+/* Nobody listens at the endpoints of these, says a source. Of a process that has ended the system
+ * has closed the connections to us as well, or is about to: every report of the round says it
+ * again. One that lives, but cannot be reached by the source, has one. */
+static void note_absent(heft_coordinator_t *c, uint32_t slot, const heft__report_t *report,
+                        int64_t now_ns)
+{
+    const heft__round_t *r = &c->round;
+    const bool is_known = heft__round_is_busy(r) && r->members[slot].in_round &&
+                          heft__round_id_equal(report->round, r->id);
+    for (uint32_t i = 0; is_known && i < report->n_absent; i++) {
+        const uint32_t other = heft__coordinator_find_locked(c, report->absent[i]);
+        if (other != UINT32_MAX && r->members[other].in_round && !r->members[other].lost &&
+            r->members[other].role == HEFT__ROLE_DESTINATION &&
+            !heft__server_is_connected_locked(c->server, c->entries[other]->identity.incarnation)) {
+            heft__round_gone(&c->round, other, now_ns);
+        }
+    }
+}
+
 void heft__serve_poll_locked(heft_coordinator_t *c, heft__call_t *call, const char *id)
 {
     if (call->waits == HEFT__WAIT_ORDER) {
@@ -623,6 +642,7 @@ void heft__serve_poll_locked(heft_coordinator_t *c, heft__call_t *call, const ch
     }
     heft__report_fini(&entry->report);
     entry->report = report; /* before the machine acts on it: checks look here */
+    note_absent(c, slot, &entry->report, now);
     (void)heft__round_report(&c->round, slot, &entry->report, now, &err);
     note_found(c);
     heft__coordinator_settle_locked(c, now);

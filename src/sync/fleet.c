@@ -115,6 +115,12 @@ static heft__transport_t *find_transport(const heft__fleet_t *fleet, const char 
     return NULL;
 }
 
+static bool is_called_off(void *arg)
+{
+    const heft__fleet_t *fleet = arg;
+    return heft__member_is_called_off(fleet->member, fleet->round);
+}
+
 static heft_status_t attach_endpoint(heft__fleet_t *fleet, heft__link_t *link, const char *endpoint,
                                      int64_t deadline_mono_ns, heft_error_t *err)
 {
@@ -132,10 +138,13 @@ static heft_status_t attach_endpoint(heft__fleet_t *fleet, heft__link_t *link, c
     const heft__staging_t *layout = &fleet->families[link->family].layouts[link->rank];
     heft__attach_params_t params = { .bytes = link->in_place ? heft__staging_buffer_bytes(layout, 1)
                                                              : layout->bytes,
-                                     .deadline_mono_ns = deadline_mono_ns };
+                                     .deadline_mono_ns = deadline_mono_ns,
+                                     .is_called_off = is_called_off,
+                                     .is_called_off_arg = fleet };
     heft__member_get_incarnation_bytes(fleet->member, params.incarnation);
     status = heft__remote_attach(transport, endpoint, &params, &link->remote, err);
     fleet->n_attached += status == HEFT_OK;
+    link->is_absent = status == HEFT_ERR_PEER;
     return status;
 }
 

@@ -49,6 +49,7 @@ typedef struct heft__link {
     bool is_staged;         /* a target of the present stage */
     bool has_begun;         /* this round */
     bool was_sent;          /* in this round, so that its digests are known */
+    bool is_absent;         /* nobody listens at its endpoint */
     bool is_unknown;        /* a put was issued, and it is not known whether it has ended */
     heft__remote_t *remote; /* NULL: not attached */
 } heft__link_t;
@@ -62,6 +63,7 @@ typedef struct heft__fleet {
     uint32_t n_threads;
     heft_progress_t progress;
     void *progress_arg;
+    heft__round_id_t round; /* what calls this off calls an attach off as well */
 
     char key[HEFT__DIGEST_SIZE];       /* of the peers that families and links are for; "": none */
     char stage_key[HEFT__DIGEST_SIZE]; /* of the links that the execs are for */

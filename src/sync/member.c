@@ -450,6 +450,7 @@ static void open_round_locked(heft__report_t *report, heft__round_id_t round)
     report->movers = 0;
     report->counters = (heft__counters_t){ 0 };
     heft__problems_fini(&report->problems);
+    heft__report_set_absent(report, NULL, 0);
 }
 
 static void take_up_locked(heft__member_t *member, const heft__order_t *order)

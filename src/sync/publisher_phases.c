@@ -54,17 +54,39 @@ static heft_status_t put_plans(heft_publisher_t *pub, char digest_out[HEFT__DIGE
     return status;
 }
 
+/* Those at whose endpoint nobody listens; *n_out 0 and NULL: none, or no memory to name them. */
+static char (*list_absent(const heft__fleet_t *fleet, uint32_t *n_out))[HEFT__ID_SIZE]
+{
+    char(*ids)[HEFT__ID_SIZE] = NULL;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < fleet->n_links; i++) {
+        n += fleet->links[i].is_absent;
+    }
+    *n_out = 0;
+    ids = n > 0 ? heft__calloc(n, sizeof *ids) : NULL;
+    for (uint32_t i = 0; ids != NULL && i < fleet->n_links; i++) {
+        if (fleet->links[i].is_absent) {
+            memcpy(ids[(*n_out)++], fleet->links[i].id, sizeof *ids);
+        }
+    }
+    return ids;
+}
+
 static void do_preflight(heft_publisher_t *pub, const heft__order_t *order)
 {
     heft__problems_t problems = { 0 };
     heft_error_t err = HEFT_ERROR_INIT;
     char plans[HEFT__DIGEST_SIZE] = "";
+    pub->fleet.round = order->round;
     heft_status_t status = heft__fleet_set(&pub->fleet, order->peers, order->n_peers,
                                            deadline_of(pub, order), &problems, &err);
     if (status == HEFT_OK) {
         status = put_plans(pub, plans, &err);
     }
+    uint32_t n_absent = 0;
+    char(*absent)[HEFT__ID_SIZE] = list_absent(&pub->fleet, &n_absent);
     heft__report_t *report = heft__member_lock(pub->member);
+    heft__report_set_absent(report, absent, n_absent);
     heft__problems_fini(&report->problems);
     report->problems = problems;
     memcpy(report->plans, plans, sizeof report->plans);
@@ -402,6 +424,7 @@ static void do_stage(heft_publisher_t *pub, const heft__order_t *order)
     heft__chunk_counts_t counts = { .chunks = 0 };
     int64_t start = heft__clock_mono_ns();
     pub->round = order->round;
+    pub->fleet.round = order->round;
     pub->blame = (heft__blame_t){ .peer = NULL };
     heft__member_lock(pub->member)->state = HEFT__STATE_SENDING;
     heft__member_unlock(pub->member, false);

@@ -167,6 +167,7 @@ void heft__round_join(heft__round_t *round, uint32_t slot, heft__role_t role, ui
     m->role = role;
     m->engine = engine;
     m->contact_ns = now_ns;
+    m->gone = false;
     if (fresh) {
         heft__round_ask_write(round, false); /* a restart must know whom to wait for */
     }
@@ -209,9 +210,22 @@ void heft__round_bind(heft__round_t *round, uint32_t slot, bool changed, int64_t
     heft__round_member_t *m = &round->members[slot];
     m->bound = true;
     m->contact_ns = now_ns;
+    m->gone = false;
     if (changed && m->in_round && !m->lost && round->phase != HEFT__PHASE_MANIFEST &&
         heft__round_is_busy(round)) {
         heft__round_fail_with(round, m, HEFT_ERR_STALE, "its manifest or endpoint changed", now_ns);
+    }
+    heft__round_advance(round, now_ns);
+}
+
+/* Before anything is staged nothing of a dead process can be in doubt: the round need not wait for
+ * its contact time. Later its silence is judged as any other. */
+void heft__round_gone(heft__round_t *round, uint32_t slot, int64_t now_ns)
+{
+    heft__round_member_t *m = &round->members[slot];
+    m->gone = true;
+    if (round->state == HEFT__ROUND_PREPARING && heft__round_acts(round, m) && !m->lost) {
+        heft__round_fail_gone(round, m, now_ns);
     }
     heft__round_advance(round, now_ns);
 }
@@ -222,6 +236,7 @@ static void take_report(heft__round_member_t *m, const heft__report_t *report, i
 {
     m->registered = true;
     m->overdue = false;
+    m->gone = false;
     m->contact_ns = now_ns;
     m->report_seq = report->sequence;
     m->report_order = report->order;

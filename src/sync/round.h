@@ -96,6 +96,7 @@ typedef struct heft__round_member {
     bool lost;          /* the incarnation that took part is gone */
     bool excluded;      /* its abort or release is not confirmed */
     bool overdue;       /* silent, or past the flip's deadline */
+    bool gone;          /* its process has surely ended; until it is heard of again */
     bool retried;
     bool in_vain; /* receives in place from a source that is silent: its time is over */
     /* its order */
@@ -202,6 +203,8 @@ void heft__round_bind(heft__round_t *round, uint32_t slot, bool changed, int64_t
 /* A report of the registered incarnation; HEFT_ERR_STALE (nothing changed) when it is late. */
 heft_status_t heft__round_report(heft__round_t *round, uint32_t slot, const heft__report_t *report,
                                  int64_t now_ns, heft_error_t *err);
+/* Its process has surely ended: no round waits for it before it is heard of again. */
+void heft__round_gone(heft__round_t *round, uint32_t slot, int64_t now_ns);
 /* HEFT_ERR_BUSY, HEFT_ERR_POISONED, HEFT_ERR_VERSION, HEFT_ERR_STATE (empty side: PROOF). */
 heft_status_t heft__round_begin(heft__round_t *round, const heft__round_request_t *request,
                                 int64_t now_ns, heft_error_t *err);

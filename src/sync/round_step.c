@@ -267,6 +267,13 @@ void heft__round_fail_with(heft__round_t *round, const heft__round_member_t *m,
     heft__round_fail(round, m == NULL ? -1 : (int32_t)(m - round->members), &cause, now_ns);
 }
 
+void heft__round_fail_gone(heft__round_t *round, const heft__round_member_t *m, int64_t now_ns)
+{
+    heft__round_fail_with(round, m, HEFT_ERR_PEER,
+                          "its process has ended: start it again, or take it out with heft remove",
+                          now_ns);
+}
+
 /* ---- preparing ---- */
 
 static bool has_movers(const heft__round_t *round)
@@ -308,6 +315,13 @@ static bool step_manifest(heft__round_t *round, int64_t now_ns)
     EACH_MEMBER(round, m)
     {
         let_go_of_old_round(round, m);
+    }
+    EACH_MEMBER(round, m)
+    {
+        if (m->gone) {
+            heft__round_fail_gone(round, m, now_ns);
+            return true;
+        }
     }
     EACH_MEMBER(round, m)
     {

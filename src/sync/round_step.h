@@ -35,6 +35,8 @@ bool heft__round_is_current(const heft__round_t *round, const heft__round_member
 bool heft__round_acts(const heft__round_t *round, const heft__round_member_t *member);
 
 /* The same, from a status and a text; member may be NULL. */
+/* The process of m has ended. */
+void heft__round_fail_gone(heft__round_t *round, const heft__round_member_t *m, int64_t now_ns);
 void heft__round_fail_with(heft__round_t *round, const heft__round_member_t *member,
                            heft_status_t status, const char *text, int64_t now_ns);
 /* A destination that receives in this round. */

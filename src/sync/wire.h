@@ -322,10 +322,15 @@ typedef struct heft__report {
     uint32_t movers; /* destinations that move in it; 0: this one does not */
     heft__counters_t counters;
     heft__problems_t problems; /* owned */
+    /* source, preflight: destinations at whose endpoint nobody listens; owned, NULL: none */
+    char (*absent)[HEFT__ID_SIZE];
+    uint32_t n_absent;
 } heft__report_t;
 
 void heft__report_init(heft__report_t *report);
 void heft__report_fini(heft__report_t *report);
+/* Takes absent (heft__malloc, or NULL) in the place of what is there. */
+void heft__report_set_absent(heft__report_t *report, char (*absent)[HEFT__ID_SIZE], uint32_t n);
 heft_status_t heft__report_encode(const heft__report_t *msg, char **text_out, heft_error_t *err);
 /* out is initialised by the call; fini it after success. */
 heft_status_t heft__report_decode(const char *text, size_t n, heft__report_t *out,

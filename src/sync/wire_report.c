@@ -36,6 +36,7 @@ static const heft__field_t report_fields[] = {
     { "movers", HEFT__FIELD_U32, false, AT(movers), 0, INT32_MAX, NULL },
     { "counters", HEFT__FIELD_OBJECT, false, 0, 0, 0, NULL },
     { "problems", HEFT__FIELD_LIST, false, 0, 0, 0, NULL },
+    { "absent", HEFT__FIELD_LIST, false, 0, 0, 0, NULL },
     HEFT__FIELD_END
 };
 #undef HEX64
@@ -88,6 +89,14 @@ void heft__report_init(heft__report_t *report)
 void heft__report_fini(heft__report_t *report)
 {
     heft__problems_fini(&report->problems);
+    heft__report_set_absent(report, NULL, 0);
+}
+
+void heft__report_set_absent(heft__report_t *report, char (*absent)[HEFT__ID_SIZE], uint32_t n)
+{
+    heft__free(report->absent);
+    report->absent = absent;
+    report->n_absent = n;
 }
 
 /* ---- encode ---- */
@@ -141,6 +150,18 @@ json_t *heft__json_problems(const heft__problems_t *problems)
     return list;
 }
 
+static json_t *absent_json(const heft__report_t *report)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; list != NULL && i < report->n_absent; i++) {
+        if (json_array_append_new(list, json_string(report->absent[i])) != 0) {
+            json_decref(list);
+            return NULL;
+        }
+    }
+    return list;
+}
+
 static bool counters_are_empty(const heft__counters_t *c)
 {
     return (c->bytes | c->pieces | c->chunks | c->resent | c->prepare_ns | c->stage_ns |
@@ -161,6 +182,9 @@ heft_status_t heft__report_encode(const heft__report_t *msg, char **text_out, he
     }
     if (ok && heft__problems_total(&msg->problems) > 0) {
         ok = heft__json_put(root, "problems", heft__json_problems(&msg->problems));
+    }
+    if (ok && msg->n_absent > 0) {
+        ok = heft__json_put(root, "absent", absent_json(msg));
     }
     if (!ok) {
         json_decref(root);
@@ -243,6 +267,10 @@ static heft_status_t read_report(json_t *root, heft__report_t *out, heft_error_t
     json_t *problems = json_object_get(root, "problems");
     for (size_t i = 0; status == HEFT_OK && i < json_array_size(problems); i++) {
         status = read_problem(json_array_get(problems, i), &out->problems, err);
+    }
+    json_t *absent = json_object_get(root, "absent");
+    if (status == HEFT_OK && absent != NULL) {
+        status = heft__json_read_ids(absent, "report", "absent", &out->absent, &out->n_absent, err);
     }
     return status == HEFT_OK ? check_report(out, error != NULL, err) : status;
 }

@@ -80,14 +80,21 @@ static heft_status_t lost(const shm_remote_t *remote, heft_error_t *err)
 }
 
 /* Wait for the next frame. A descriptor is accepted only with segment_fd_out. */
-static heft_status_t await_frame(shm_remote_t *remote, int64_t deadline_mono_ns,
-                                 heft__shm_frame_t *frame_out, int *segment_fd_out,
-                                 heft_error_t *err)
+static heft_status_t await_frame(shm_remote_t *remote, const heft__attach_params_t *params,
+                                 int64_t deadline_mono_ns, heft__shm_frame_t *frame_out,
+                                 int *segment_fd_out, heft_error_t *err)
 {
+    enum { LOOK_MS = 50 };
+    const bool looks = params != NULL && params->is_called_off != NULL;
     for (;;) {
         heft_status_t status = heft__shm_recv(remote->fd, frame_out, segment_fd_out, err);
         if (status != HEFT_IN_PROGRESS) {
             return status == HEFT_ERR_PEER ? lost(remote, err) : status;
+        }
+        if (looks && params->is_called_off(params->is_called_off_arg)) {
+            return heft__error_set(err, HEFT_ERR_CANCELED,
+                                   "shm: called off while process %d did not answer",
+                                   (int)remote->endpoint.pid);
         }
         int64_t left = deadline_mono_ns - heft__clock_mono_ns();
         if (left <= 0) {
@@ -97,7 +104,7 @@ static heft_status_t await_frame(shm_remote_t *remote, int64_t deadline_mono_ns,
         }
         struct pollfd fds[2] = { { .fd = remote->fd, .events = POLLIN },
                                  { .fd = remote->pid_fd, .events = POLLIN } };
-        int64_t ms = heft__min_i64(left / 1000000 + 1, 1000000);
+        int64_t ms = heft__min_i64(left / 1000000 + 1, looks ? LOOK_MS : 1000000);
         int n = poll(fds, 2, (int)ms);
         if (n > 0 && fds[0].revents == 0) {
             return lost(remote, err);
@@ -155,7 +162,8 @@ static heft_status_t shake_hands(shm_remote_t *remote, const heft__attach_params
     heft_status_t status = heft__shm_send(remote->fd, &frame, -1, err);
     /* One that was refused before it spoke finds the refusal, not only the broken pipe. */
     int segment_fd = -1;
-    heft_status_t got = await_frame(remote, params->deadline_mono_ns, &frame, &segment_fd, err);
+    heft_status_t got =
+        await_frame(remote, params, params->deadline_mono_ns, &frame, &segment_fd, err);
     if (got != HEFT_OK) {
         return got;
     }
@@ -229,7 +237,7 @@ heft_status_t heft__shm_begin(heft__remote_t *base, heft__token_t token, int64_t
         return lost(remote, err);
     }
     do { /* a CANCEL that crossed the END of the last round is no answer */
-        status = await_frame(remote, deadline_mono_ns, &frame, NULL, err);
+        status = await_frame(remote, NULL, deadline_mono_ns, &frame, NULL, err);
     } while (status == HEFT_OK && frame.kind == HEFT__SHM_CANCEL);
     if (status != HEFT_OK) {
         return status;

@@ -88,6 +88,9 @@ typedef struct heft__attach_params {
     uint8_t incarnation[HEFT__INCARNATION_BYTES]; /* of the sender */
     int64_t bytes;                                /* the window must have at least these */
     int64_t deadline_mono_ns;
+    /* NULL, or looked at now and then while the peer does not answer; true: HEFT_ERR_CANCELED */
+    bool (*is_called_off)(void *arg);
+    void *is_called_off_arg;
 } heft__attach_params_t;
 
 /* What a window knows of its senders; the counts of done and lost are those since it was armed. */
@@ -167,7 +170,7 @@ HEFT_MUST_CHECK heft_status_t heft__window_fence(heft__window_t *window, int64_t
 HEFT_MUST_CHECK heft_status_t heft__endpoint_get_transport(const char *endpoint, char *name_out,
                                                            size_t name_bytes, heft_error_t *err);
 /* HEFT_ERR_PEER: nobody is there; HEFT_ERR_AUTH: another user; HEFT_ERR_STALE: another incarnation
- * answered; HEFT_ERR_PROTOCOL; HEFT_ERR_TIMEOUT. */
+ * answered; HEFT_ERR_PROTOCOL; HEFT_ERR_TIMEOUT; HEFT_ERR_CANCELED. */
 HEFT_MUST_CHECK heft_status_t heft__remote_attach(heft__transport_t *transport,
                                                   const char *endpoint,
                                                   const heft__attach_params_t *params,

@@ -254,6 +254,85 @@ static void live_process_keeps_its_place(void **state)
     stop(&f);
 }
 
+/* Claims of the operator, such as removed. */
+static void claim(fleet_t *f, const char *id, const char *what)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    char *reply = NULL;
+    char body[160];
+    (void)snprintf(body, sizeof body, "{\"members\":[{\"id\":\"%s\",\"claim\":\"%s\"}]}", id, what);
+    EXPECT_STATUS(heft_client_post(f->url, "/v1/recover", body, SOON, &reply, &err), HEFT_OK);
+    heft_string_free(reply);
+}
+
+/* The contact time is 10 minutes: who waits for it hangs. Both engines are named, by the source
+ * that finds nobody listening, and by rounds that begin afterwards. */
+static void engines_killed_while_idle_are_named_at_once(void **state)
+{
+    (void)state;
+    fleet_t f;
+    start(&f, "64", "600000", "600000");
+    push_ok(&f, 1);
+    node_end(&f.engines[0]);
+    node_end(&f.engines[1]);
+    for (int i = 0; i < 2; i++) {
+        node_send(&f.source, "push %d", 2 + i);
+        const char *result = node_expect(&f.source, "pushed ", 30000);
+        assert_int_equal(strncmp(result, "ERR_PEER", 8), 0);
+        assert_non_null(strstr(result, "destination.heft.0."));
+    }
+    start_engine(&f, 0);
+    node_send(&f.source, "push 4");
+    const char *result = node_expect(&f.source, "pushed ", 30000);
+    if (strstr(result, "destination.heft.0.1: its process has ended") == NULL) {
+        fail_msg("%s", result);
+    }
+    start_engine(&f, 1);
+    push_ok(&f, 5);
+    expect_all(&f, 5);
+    stop(&f);
+}
+
+/* With one engine of two replicas taken out, the other goes on. */
+static void removal_heals_after_an_engine_was_killed(void **state)
+{
+    (void)state;
+    fleet_t f;
+    start(&f, "64", "600000", "600000");
+    const char *args[] = { "subscriber", f.url, "1", "1", f.width, NULL };
+    node_t replica = node_spawn(args);
+    (void)node_expect(&replica, "ready", SOON);
+    push_ok(&f, 1);
+    node_end(&replica);
+    node_send(&f.source, "push 2");
+    const char *result = node_expect(&f.source, "pushed ", 30000);
+    if (strncmp(result, "ERR_PEER", 8) != 0 || strstr(result, "destination.heft.1.1") == NULL) {
+        fail_msg("%s", result);
+    }
+    claim(&f, "destination.heft.1.1", "removed");
+    push_ok(&f, 3);
+    expect_all(&f, 3);
+    stop(&f);
+}
+
+/* A source that came later has no connection to lose: it finds out when it attaches. */
+static void a_new_source_finds_the_dead(void **state)
+{
+    (void)state;
+    fleet_t f;
+    start(&f, "64", "600000", "600000");
+    node_end(&f.engines[1]);
+    node_send(&f.source, "push 1");
+    const char *result = node_expect(&f.source, "pushed ", 30000);
+    if (strncmp(result, "ERR_PEER", 8) != 0 || strstr(result, "destination.heft.0.1") == NULL) {
+        fail_msg("%s", result);
+    }
+    start_engine(&f, 1);
+    push_ok(&f, 1);
+    expect_all(&f, 1);
+    stop(&f);
+}
+
 static void coordinator_killed_in_stage(void **state)
 {
     (void)state;
@@ -441,6 +520,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(destination_stopped_past_its_deadline),
         cmocka_unit_test(source_stopped_mid_transfer_is_fenced),
         cmocka_unit_test(live_process_keeps_its_place),
+        cmocka_unit_test(engines_killed_while_idle_are_named_at_once),
+        cmocka_unit_test(removal_heals_after_an_engine_was_killed),
+        cmocka_unit_test(a_new_source_finds_the_dead),
         cmocka_unit_test(coordinator_killed_in_stage),
         cmocka_unit_test(rss_is_flat_over_pushes),
         cmocka_unit_test(memory_bounds_of_both_modes),

@@ -97,6 +97,47 @@ static void source_is_not_needed_after_staging(void **state)
     assert_string_equal(heft__round_state_text(&t->round), "committed");
 }
 
+/* Nobody waits for a process that has ended, as long as nothing was staged: not this round's abort,
+ * and no later round, until it is heard of again. */
+static void a_process_that_has_ended_holds_nothing_up(void **state)
+{
+    table_t *t = *state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    set_table(t, 3);
+    hear_all(t, 3);
+    begin_ok(t, 3);
+    EXPECT_ORDER(2, HEFT__PHASE_PREFLIGHT);
+    heft__round_gone(&t->round, 2, t->now);
+    EXPECT_STATE(HEFT__ROUND_ABORTED);
+    assert_int_equal(t->round.cause_slot, 2);
+    assert_non_null(strstr(t->round.cause.cause, "its process has ended"));
+    ok(t, 0, HEFT__PHASE_ABORT, HEFT__STATE_IDLE);
+    ok(t, 1, HEFT__PHASE_ABORT, HEFT__STATE_IDLE);
+    EXPECT_STATE(HEFT__ROUND_IDLE);
+    EXPECT_STATUS(begin(t, 9, &err), HEFT_OK);
+    write_ok(t);
+    EXPECT_STATE(HEFT__ROUND_IDLE);
+    assert_string_equal(heft__round_state_text(&t->round), "aborted");
+    assert_int_equal(t->round.cause_slot, 2);
+    seat(t, 2, true);
+    heft__round_bind(&t->round, 2, false, t->now);
+    hear_all(t, 3);
+    EXPECT_STATUS(begin(t, 9, &err), HEFT_OK);
+    write_ok(t);
+    EXPECT_STATE(HEFT__ROUND_PREPARING);
+    EXPECT_ORDER(2, HEFT__PHASE_PREFLIGHT);
+}
+
+/* Once a transfer may be running, proof is needed that it has stopped. */
+static void an_end_while_staging_is_no_proof(void **state)
+{
+    table_t *t = *state;
+    set_table(t, 2);
+    to_stage(t, 2);
+    heft__round_gone(&t->round, 1, t->now);
+    EXPECT_STATE(HEFT__ROUND_STAGING);
+}
+
 static void changed_binding_fails_the_round(void **state)
 {
     table_t *t = *state;
@@ -548,6 +589,8 @@ int main(void)
         TABLE_TEST(cancel_while_begin_is_written_aborts_at_once),
         TABLE_TEST(new_process_is_named),
         TABLE_TEST(source_is_not_needed_after_staging),
+        TABLE_TEST(a_process_that_has_ended_holds_nothing_up),
+        TABLE_TEST(an_end_while_staging_is_no_proof),
         TABLE_TEST(changed_binding_fails_the_round),
         TABLE_TEST(silence_and_deadlines_name_the_member),
         TABLE_TEST(late_report_changes_nothing),

@@ -196,6 +196,8 @@ static const wrong_t wrongs[] = {
       HEFT_ERR_FORMAT, "0 items of 1" },
     { try_report, REP(",\"problems\":[{\"kind\":\"name\",\"total\":1,\"items\":[\"a\",\"b\"]}]"),
       HEFT_ERR_FORMAT, "2 items of 1" },
+    { try_report, REP(",\"absent\":[]"), HEFT_ERR_FORMAT, "\"absent\" is empty" },
+    { try_report, REP(",\"absent\":[1]"), HEFT_ERR_FORMAT, "item 0 is not a member id" },
     { try_report, REP(",\"problems\":[{\"kind\":\"name\",\"total\":1,\"items\":[1]}]"),
       HEFT_ERR_FORMAT, "item 0 is not a string" },
     { try_report, "{\"serving\":1}", HEFT_ERR_FORMAT, "true or false" },
@@ -393,6 +395,11 @@ static heft__report_t full_report(void)
                       HEFT_OK);
     }
     EXPECT_STATUS(heft__problems_add(&r.problems, HEFT__PROBLEM_SHAPE, &err, "shape"), HEFT_OK);
+    char(*absent)[HEFT__ID_SIZE] = heft__calloc(2, sizeof *absent);
+    assert_non_null(absent);
+    memcpy(absent[0], "destination.heft.0.0", 21);
+    memcpy(absent[1], "destination.heft.1.0", 21);
+    heft__report_set_absent(&r, absent, 2);
     return r;
 }
 
@@ -415,6 +422,8 @@ static void report_survives_the_wire(void **state)
     assert_int_equal(out.problems.kinds[HEFT__PROBLEM_NAME].n_items, HEFT__MAX_PROBLEMS);
     assert_string_equal(out.problems.kinds[HEFT__PROBLEM_NAME].items[39], "name 39");
     assert_int_equal(heft__problems_total(&out.problems), 58);
+    assert_int_equal(out.n_absent, 2);
+    assert_string_equal(out.absent[1], "destination.heft.1.0");
     assert_memory_equal(&in.counters, &out.counters, sizeof in.counters);
     /* encoding it again gives the same text */
     char *again = NULL;
