@@ -195,6 +195,17 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_join_models(
     const heft_model_part_t *parts, uint32_t n_parts, const heft_model_alias_t *aliases,
     uint32_t n_aliases, heft_tape_t **tape_out, heft_error_t *err);
 
+/**
+ * One tape that does what both do: the sources of second are parameters of first, by name, such as
+ * those that a recipe makes and a loader reads. What is between them is never there. Takes both on
+ * success, and neither otherwise; of a plan's exceptions, stage 0 is first and stage 1 is second.
+ *
+ * HEFT_ERR_NAME: second reads what first does not make, or another dtype or number of elements of
+ * it. HEFT_ERR_ARGUMENT: one tape twice, or none. HEFT_ERR_NOMEM.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_chain(heft_tape_t *first, heft_tape_t *second,
+                                                       heft_tape_t **chain_out, heft_error_t *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -171,6 +171,18 @@ class Tape(Handle):
         return cls._adopt(made[0])
 
     @classmethod
+    def chain(cls, first: Tape, second: Tape) -> Tape:
+        """What first makes is what second reads, by name; nothing in between is ever there.
+
+        It takes both, which are closed afterwards. Of a plan's exceptions, stage 0 is first.
+        """
+        made = ffi.new("heft_tape_t **")
+        call(lib.heft_tape_chain, first.to_be_taken(), second.to_be_taken(), made)
+        first.was_taken()
+        second.was_taken()
+        return cls._adopt(made[0])
+
+    @classmethod
     def from_json(cls, text: str | bytes) -> Tape:
         """Read the JSON form (docs/formats/tape.md), strictly."""
         data = text.encode() if isinstance(text, str) else text

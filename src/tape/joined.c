@@ -167,6 +167,24 @@ heft_status_t heft__tape_join(heft_tape_t **firsts, uint32_t n_firsts, heft_tape
     return HEFT_OK;
 }
 
+heft_status_t heft_tape_chain(heft_tape_t *first, heft_tape_t *second, heft_tape_t **chain_out,
+                              heft_error_t *err)
+{
+    if (first == NULL || second == NULL || first == second) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "a chain is of two tapes");
+    }
+    heft_tape_t **firsts = heft__calloc(1, sizeof(heft_tape_t *));
+    if (firsts == NULL) {
+        return heft__error_nomem(err, sizeof(heft_tape_t *));
+    }
+    firsts[0] = first;
+    heft_status_t status = heft__tape_join(firsts, 1, second, chain_out, err);
+    if (status != HEFT_OK) {
+        heft__free(firsts);
+    }
+    return status;
+}
+
 void heft__tape_destroy_parts(heft_tape_t *tape)
 {
     for (uint32_t i = 0; i < tape->n_firsts; i++) {

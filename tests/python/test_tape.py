@@ -295,3 +295,26 @@ def test_a_hundred_thousand_writes_take_seconds() -> None:
     seconds = time.process_time() - start
     assert tape.n_writes == 100_000
     assert seconds < 4, f"{seconds:.1f} s; about 0.3 s when it was written"
+
+
+def test_a_chain_reads_what_its_first_tape_reads() -> None:
+    def copied(source: str, param: str) -> Tape:
+        tape = Tape()
+        src = tape.add_buffer(BufferKind.SOURCE, source, DType.F32, (2, 3))
+        dst = tape.add_buffer(BufferKind.PARAM, param, DType.F32, (3, 2))
+        tape.copy(View.contiguous(dst, (3, 2)), View(src, 0, (3, 2), (1, 3)))
+        return tape
+
+    first, second = copied("a", "b"), copied("b", "c")
+    chain = Tape.chain(first, second)
+    assert first.is_closed
+    assert second.is_closed
+    a, c = np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros((3, 2), np.float32)
+    heft.execute(Plan.create([chain]), {"a": a}, {"c": c})
+    np.testing.assert_array_equal(c, a.T.reshape(2, 3).T)
+    one, other = copied("a", "b"), copied("x", "c")
+    with pytest.raises(errors.NameError, match='does not make "x"'):
+        Tape.chain(one, other)
+    assert other.n_writes == 1  # still its owner's
+    with pytest.raises(errors.ArgumentError, match="two tapes"):
+        Tape.chain(one, one)
