@@ -29,7 +29,8 @@ from heft.files import (
     reverse,
     verify_checkpoint,
 )
-from heft.manifest import Manifest, TensorInfo
+from heft.held import Held, held_by
+from heft.manifest import Manifest, Part, TensorInfo
 from heft.memory import Memory, view_as
 from heft.names import LayerForm, NameForm, NameOptions, canonical_name, name_matches
 from heft.options import Config, knobs
@@ -73,6 +74,7 @@ __all__ = [
     "FindingKind",
     "Group",
     "HeftError",
+    "Held",
     "Hooks",
     "Issue",
     "LayerForm",
@@ -91,6 +93,7 @@ __all__ = [
     "Op",
     "OpCode",
     "Opaque",
+    "Part",
     "Piece",
     "PieceSource",
     "Placement",
@@ -125,6 +128,7 @@ __all__ = [
     "drift",
     "errors",
     "execute",
+    "held_by",
     "knobs",
     "kv_repeat",
     "log",

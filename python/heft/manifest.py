@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from heft._handles import Handle, call, encode, error_of, new_error, take_text, text_of
 from heft._native import ffi, lib
-from heft.dtypes import DType, new_shape, shape_of
+from heft.dtypes import DType, fill_shape, new_shape, shape_of
 from heft.names import LayerForm, NameForm, NameOptions, new_name_options
 
 if TYPE_CHECKING:
@@ -25,11 +25,30 @@ class TensorInfo(NamedTuple):
     n_bytes: int
 
 
+class Part(NamedTuple):
+    """Says that a tensor of a source is a box of a whole one, with the extents that it has."""
+
+    tensor: str  # the whole one
+    shape: tuple[int, ...]  # of the whole one, logical
+    begin: tuple[int, ...]
+    replica: int = 0  # which copy this is, where several members hold the same
+
+
 def tensor_info(out: Any) -> TensorInfo:
     """A heft_tensor_info_t."""
     return TensorInfo(
         text_of(out.name), DType(out.dtype), shape_of(out.shape), out.n_elems, out.n_bytes
     )
+
+
+def _new_part(part: Part) -> tuple[Any, Any]:
+    """(heft_part_t, what must be kept while it is used)."""
+    out = ffi.new("heft_part_t *")
+    out.tensor = name = ffi.new("char[]", encode(part.tensor))
+    fill_shape(out.shape, part.shape, part.tensor)
+    out.begin[0 : len(part.begin)] = part.begin
+    out.replica = part.replica
+    return out, name
 
 
 def lines_of(out: Any) -> tuple[str, ...]:
@@ -51,12 +70,14 @@ class Manifest(Handle):
         attrs: Mapping[str, str] | None = None,
         tensor_attrs: Mapping[str, Mapping[str, str]] | None = None,
         excluded: Mapping[str, str] | None = None,
+        parts: Mapping[str, Part] | None = None,
         recipe: Recipe | None = None,
     ) -> Manifest:
         """A manifest of these (name, dtype, shape), finished.
 
         side: "source" or "destination". attrs: of the whole side. tensor_attrs: by tensor, how the
         engine has laid it out (docs/formats/manifest.md). excluded: leaves not bound, and why.
+        parts: of a source, by tensor: which box of which whole tensor it is.
         recipe: one whose declaration of names (`names`) becomes attributes of this side.
         """
         out = ffi.new("heft_manifest_t **")
@@ -81,6 +102,10 @@ class Manifest(Handle):
                     encode(key),
                     encode(value),
                 )
+        for name, part in (parts or {}).items():
+            new_part, kept = _new_part(part)
+            call(lib.heft_manifest_set_part, self.pointer, encode(name), new_part)
+            del kept
         for name, reason in (excluded or {}).items():
             call(lib.heft_manifest_exclude, self.pointer, encode(name), encode(reason))
         if recipe is not None:
@@ -233,6 +258,15 @@ class Manifest(Handle):
             name = text_of(lib.heft_manifest_get_excluded(self.pointer, i, reason))
             pairs[name] = text_of(reason[0])
         return pairs
+
+    def part(self, name: str) -> Part | None:
+        """Of which whole tensor this one is a box; None: of none."""
+        out = ffi.new("heft_part_t *")
+        i = self.find(name)
+        if lib.heft_manifest_query_part(self.pointer, i, out, ffi.NULL) != lib.HEFT_OK:
+            return None
+        shape = shape_of(out.shape)
+        return Part(text_of(out.tensor), shape, tuple(out.begin[0 : len(shape)]), out.replica)
 
     def canonicalize(self, options: NameOptions) -> Manifest:
         """The manifest with canonical names of this one, whose names are native."""

@@ -3,22 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from heft._handles import Handle, argument_error, call, encode, text_of
+from heft._handles import Handle, argument_error, call, encode, error_of, new_error, text_of
 from heft._native import ffi, lib
 from heft.dtypes import MAX_DIMS
-from heft.manifest import Manifest
+from heft.manifest import Manifest, lines_of
 from heft.tape import Tape
 
 
 class Shard(NamedTuple):
-    """A box of a tensor that a rank holds as a contiguous tensor: [begin, end) per dimension."""
+    """A box of a tensor that a rank holds as a contiguous tensor: [begin, end) per dimension.
+
+    A rank may hold several disjoint boxes of one tensor under names of their own.
+    """
 
     tensor: str
     rank: int
     box: tuple[tuple[int, int], ...]
+    name: str | None = None  # the rank's own for it; None: the tensor's
 
 
 def _new_opts(min_cut_bytes: int) -> Any:
@@ -42,11 +46,12 @@ class Placement(Handle):
         listed = [Shard(*shard) for shard in shards]
         array = ffi.new("heft_shard_t[]", max(len(listed), 1))
         names = [ffi.new("char[]", encode(shard.tensor)) for shard in listed]
-        for out, shard, name in zip(array, listed, names, strict=False):
+        own = [ffi.NULL if s.name is None else ffi.new("char[]", encode(s.name)) for s in listed]
+        for out, shard, name, own_name in zip(array, listed, names, own, strict=False):
             if len(shard.box) > MAX_DIMS:
                 n = len(shard.box)
                 raise argument_error(f'tensor "{shard.tensor}": a box of {n} dimensions')
-            out.tensor, out.rank = name, shard.rank
+            out.tensor, out.rank, out.name = name, shard.rank, own_name
             for k, (begin, end) in enumerate(shard.box):
                 out.begin[k], out.end[k] = begin, end
         opts = _new_opts(min_cut_bytes)
@@ -74,6 +79,33 @@ class Placement(Handle):
         self._take(made[0], tensors)
         return self, tensors
 
+    @classmethod
+    def from_sources(
+        cls, sources: Sequence[Manifest], *, min_cut_bytes: int = 0
+    ) -> tuple[Placement | None, Manifest]:
+        """The same where manifests of parts say it, rank R is sources[R]; and the whole tensors.
+
+        None: one source without parts, whose manifest is that of the whole tensors. `issues` of the
+        exception lists all that is wrong: gaps, copies that are not said to be any, ranks that
+        disagree.
+        """
+        array = ffi.new("heft_placement_source_t[]", max(len(sources), 1))
+        for out, manifest in zip(array, sources, strict=False):
+            out.manifest = manifest.pointer
+        made, whole = ffi.new("heft_placement_t **"), ffi.new("heft_manifest_t **")
+        report, err = ffi.new("char **"), new_error()
+        status = lib.heft_placement_from_sources(
+            array, len(sources), _new_opts(min_cut_bytes), made, whole, report, err
+        )
+        if status:
+            raise error_of(status, err, issues=lines_of(report))
+        tensors = Manifest._adopt(whole[0])
+        if made[0] == ffi.NULL:
+            return None, tensors
+        self = cls.__new__(cls)
+        self._take(made[0], tensors)
+        return self, tensors
+
     @property
     def n_ranks(self) -> int:
         """One more than the highest rank."""
@@ -89,9 +121,10 @@ class Placement(Handle):
         out, found = ffi.new("heft_shard_t *"), []
         for i in range(lib.heft_placement_get_n_cuts(self.pointer)):
             call(lib.heft_placement_query_cut, self.pointer, i, out)
-            name = text_of(out.tensor)
-            box = tuple((out.begin[k], out.end[k]) for k in range(self._n_dims[name]))
-            found.append(Shard(name, out.rank, box))
+            tensor = text_of(out.tensor)
+            own = None if out.name == ffi.NULL else text_of(out.name)
+            box = tuple((out.begin[k], out.end[k]) for k in range(self._n_dims[tensor]))
+            found.append(Shard(tensor, out.rank, box, None if own == tensor else own))
         return found
 
     def apply(self, tape: Tape) -> Tape:

@@ -15,6 +15,7 @@ from heft._handles import Handle, argument_error, call, error_of, exclusive, new
 from heft._native import ffi, lib
 from heft.checkpoint import Path
 from heft.errors import HeftError
+from heft.held import Held
 from heft.manifest import Manifest
 from heft.options import new_options
 
@@ -60,7 +61,7 @@ def _result_of(r: Any) -> PushResult:
 
 
 class Publisher(Handle):
-    """A source: a trainer, or one rank of it. One thread at a time.
+    """A source: a trainer, or what one of its ranks holds. One thread at a time.
 
     Tensors are kept alive, read where they lie during a push, and must not change until it returns.
     """
@@ -73,7 +74,7 @@ class Publisher(Handle):
     def __init__(
         self,
         url: str | None,
-        tensors: Mapping[str, Any],
+        tensors: Mapping[str, Any] | Held,
         *,
         manifest: Manifest | None = None,
         member: Member = Member(),  # noqa: B008  immutable
@@ -83,10 +84,15 @@ class Publisher(Handle):
     ) -> None:
         """Register with the coordinator at url (None: from the settings).
 
-        tensors: by name, contiguous. manifest: what is declared; None: these names, dtypes and
-        shapes. max_bytes_per_s: leave bandwidth to the trainer. n_ranks: source ranks of the job,
-        all replicas together: a round waits for them, and is refused without one (0: not said).
+        tensors: by name, contiguous, or what a rank holds, which says its rank and its manifest.
+        manifest: what is declared; None: these names, dtypes and shapes. max_bytes_per_s: leave
+        bandwidth to the trainer. n_ranks: source ranks of the job, all replicas together: a round
+        waits for them, and is refused without one (0: what is held says it, or nobody).
         """
+        if isinstance(tensors, Held):
+            member = _member_of(tensors, manifest, member)
+            n_ranks = n_ranks or tensors.n_ranks
+            manifest, tensors = tensors.manifest, tensors.tensors
         self.manifest = manifest if manifest is not None else manifest_of(tensors, "source")
         self._data = ffi.new("void *[]", max(len(self.manifest), 1))
         self._memories: list[Any] = [None] * len(self.manifest)
@@ -120,7 +126,7 @@ class Publisher(Handle):
         for i, one in enumerate(found):
             self._memories[i], self._data[i] = one, one.pointer
 
-    def push(self, version: int, tensors: Mapping[str, Any] | None = None) -> PushResult:
+    def push(self, version: int, tensors: Mapping[str, Any] | Held | None = None) -> PushResult:
         """Bring every destination to `version`, or leave the old one live everywhere.
 
         Blocks without the interpreter lock, bounded by the coordinator's deadlines. All ranks of a
@@ -130,6 +136,8 @@ class Publisher(Handle):
         tensors: they lie elsewhere now, such as the arrays of a new training state.
         """
         with exclusive(self) as pointer:
+            if isinstance(tensors, Held):
+                tensors = self._same(tensors)
             if tensors is not None:
                 self._bind(tensors)
             out, err = ffi.new("heft_push_result_t *"), new_error()
@@ -140,6 +148,15 @@ class Publisher(Handle):
         if status:
             raise error_of(status, err, result=result)
         return result
+
+    def _same(self, held: Held) -> dict[str, Any]:
+        """The tensors of what is held now, which must be the boxes that were declared."""
+        if held.manifest.digest != self.manifest.digest:
+            raise argument_error(
+                f"what rank {held.rank} holds is not what it declared: {held.manifest!r} now, "
+                f"{self.manifest!r} then; make a new publisher of it"
+            )
+        return held.tensors
 
     def _interruptible(self, function: Callable[[], int]) -> int:
         """Call it; on the main thread, Ctrl-C cancels the round, and is raised at its end."""
@@ -175,6 +192,14 @@ class Publisher(Handle):
             client.request("POST", f"/v1/rounds/{said['round']}/cancel", **self._access)
         except HeftError as error:  # it ends by its deadlines then
             logging.getLogger("heft.publisher").warning("cannot cancel the round: %s", error)
+
+
+def _member_of(held: Held, manifest: Manifest | None, member: Member) -> Member:
+    if manifest is not None:
+        raise argument_error("what a rank holds has a manifest of its own: give no other one")
+    if member.rank not in (0, held.rank):
+        raise argument_error(f"the member is rank {member.rank}, what it holds {held.rank}'s")
+    return member._replace(rank=held.rank)
 
 
 def manifest_of(

@@ -165,3 +165,20 @@ def test_a_cache_map_finds_the_slot_of_a_layer() -> None:
     groups = sizes.cache_groups(8, 4)
     assert (groups.n_attention, groups.n_other) == (2, 6)
     assert sizes.gdn_cache(4, 2, 4, 8, 8).conv == (3, 2 * 2 * 8 + 4 * 8)
+
+
+def test_parts_of_whole_tensors() -> None:
+    parts = {
+        "w.0": heft.Part("w", (4, 6), (0, 3)),
+        "w.1": heft.Part("w", (4, 6), (2, 0), 1),
+        "b": heft.Part("b", (8,), (2,)),
+    }
+    tensors = [("w.0", DType.BF16, (2, 3)), ("w.1", DType.BF16, (2, 3)), ("b", DType.F32, (3,))]
+    made = Manifest.create("source", [*tensors, ("c", DType.F32, (1,))], parts=parts)
+    again = Manifest.from_json(made.to_json())
+    assert again.digest == made.digest
+    assert {name: again.part(name) for name in again.names} == {**parts, "c": None}
+    with pytest.raises(errors.ShapeError, match=r'"b".* 3 from 6'):
+        Manifest.create("source", tensors, parts={"b": heft.Part("b", (8,), (6,))})
+    with pytest.raises(errors.ArgumentError, match="no parts"):
+        Manifest.create("destination", tensors, parts=parts)

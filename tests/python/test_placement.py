@@ -86,3 +86,47 @@ def test_a_tape_that_is_refused_or_borrowed_is_kept() -> None:
     (borrowed,) = contract.tapes
     with pytest.raises(errors.StateError, match="belongs to another object"):
         placement.apply(borrowed)
+
+
+def held(rank: int, box: tuple[tuple[int, int], tuple[int, int]], replica: int = 0) -> Manifest:
+    begin, shape = zip(*((low, high - low) for low, high in box), strict=True)
+    part = heft.Part("w", (4, 6), begin, replica)
+    own = [(f"w.of.{rank}", DType.F32, shape), (f"only.{rank}", DType.F32, (2,))]
+    return Manifest.create("source", own, parts={f"w.of.{rank}": part})
+
+
+def test_manifests_of_ranks_say_who_holds_what() -> None:
+    rows, columns = ((0, 2), (0, 6)), ((2, 4), (0, 6))
+    placement, tensors = Placement.from_sources([held(0, rows), held(1, columns)])
+    assert placement is not None
+    assert {t.name: t.shape for t in tensors} == {"w": (4, 6), "only.0": (2,), "only.1": (2,)}
+    assert [cut for cut in placement.cuts if cut.tensor == "w"] == [
+        Shard("w", 0, rows, "w.of.0"),
+        Shard("w", 1, columns, "w.of.1"),
+    ]
+    assert Placement.from_sources([whole()])[0] is None
+    assert Placement.from_sources([whole()])[1].digest == whole().digest
+
+
+def test_all_that_ranks_do_not_agree_on_is_listed() -> None:
+    everything = ((0, 4), (0, 6))
+    assert Placement.from_sources([held(0, everything), held(1, everything, 1)])[0] is not None
+    with pytest.raises(errors.ExistsError, match="without a replica index"):
+        Placement.from_sources([held(0, everything), held(1, everything)])
+    with pytest.raises(errors.ProofError, match='"w"'):
+        Placement.from_sources([held(0, ((0, 4), (0, 3)))])
+    with pytest.raises(errors.HeftError) as caught:
+        Placement.from_sources([held(0, ((0, 1), (0, 3))), held(0, ((0, 1), (0, 3)))])
+    assert len(caught.value.issues) > 1
+
+
+def test_a_rank_may_hold_several_boxes() -> None:
+    boxes = [Shard("w", 0, ((0, 4), (k, k + 2)), f"w.{k}") for k in (0, 2, 4)]
+    placement = Placement(whole(), [*boxes, Shard("b", 0, ((0, 6),))])
+    assert [cut.name for cut in placement.cuts if cut.tensor == "w"] == ["w.0", "w.2", "w.4"]
+    plan = Plan.create([placement.apply(tape())])
+    w, b = np.arange(24, dtype=np.float32).reshape(4, 6), np.arange(6, dtype=np.float32)
+    own = {f"rank-0.w.{k}": w[:, k : k + 2].copy() for k in (0, 2, 4)}
+    p = np.zeros((5, 6), np.float32)
+    heft.execute(plan, {**own, "rank-0.b": b}, {"p": p})
+    np.testing.assert_array_equal(p, np.concatenate([w, b[None]]))
