@@ -74,6 +74,8 @@ static bool set_options(heft__http_t *http)
     ok = ok && curl_easy_setopt(easy, CURLOPT_WRITEDATA, http) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, http->curl_text) == CURLE_OK;
     ok = ok && curl_easy_setopt(easy, CURLOPT_TCP_NODELAY, 1L) == CURLE_OK;
+    /* a coordinator may come back at another address: each connection looks its name up */
+    ok = ok && curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, 0L) == CURLE_OK;
     ok =
         ok && curl_easy_setopt(easy, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2) == CURLE_OK;
 #if LIBCURL_VERSION_NUM >= 0x075500

@@ -64,10 +64,9 @@ static heft_status_t connect_socket(shm_remote_t *remote, int64_t deadline_mono_
     }
     if (rc != 0) {
         return heft__error_set_sys(err, HEFT_ERR_PEER, errno,
-                                   "shm: nobody listens on @%s: process %d is gone, has moved on, "
-                                   "or is in another network "
-                                   "namespace",
-                                   endpoint->socket, (int)endpoint->pid);
+                                   "shm: process %d is gone, has moved on, or is on another host "
+                                   "or in another network namespace: nobody listens on @%s",
+                                   (int)endpoint->pid, endpoint->socket);
     }
     return heft__shm_check_peer(remote->fd, &remote->pid, err);
 }
