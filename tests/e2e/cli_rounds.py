@@ -19,9 +19,9 @@ DEADLINE_S = 60
 class Process:
     """A child whose standard output is read line by line in the background."""
 
-    def __init__(self, case, *args):
+    def __init__(self, case, *args, prefix=()):
         self.child = subprocess.Popen(
-            [HEFT, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+            [*prefix, HEFT, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
         )
         self.lines, self.errors = [], []
         self.changed = threading.Condition()
@@ -51,9 +51,12 @@ class Process:
         matches = lambda e: e["event"] == name and all(e[k] == v for k, v in fields.items())  # noqa: E731
         return json.loads(self.wait_line(lambda line: matches(json.loads(line))))
 
+    def send(self, number):
+        self.child.send_signal(number)
+
     def stop(self, number=signal.SIGTERM):
         if self.child.poll() is None:
-            self.child.send_signal(number)
+            self.send(number)
         code = self.child.wait(DEADLINE_S)
         for thread in self.threads:
             thread.join(DEADLINE_S)
@@ -61,7 +64,7 @@ class Process:
 
     def kill(self):
         if self.child.poll() is None:
-            self.child.kill()
+            self.send(signal.SIGKILL)
             self.child.wait(DEADLINE_S)
         for thread in self.threads:
             thread.join(DEADLINE_S)

@@ -65,6 +65,9 @@ def write_big_model(folder, seed, hidden=1024, inner=4096, layers=3):
 
 
 class Fleet:
+    """Where its processes run, and how it is asked, is for those who derive from it to say."""
+
+    RECIPE, TP = RECIPE, TP
     limits, deadline_ms = LIMITS, 2000
 
     def __init__(self, case, rng, models=None):
@@ -76,32 +79,45 @@ class Fleet:
         self.port = "0"
         self.start_coordinator()
         self.port = self.url.rsplit(":", 1)[1]
-        for rank in range(TP):
+        for rank in range(self.TP):
             self.start_rank(rank)
         self.push_process, self.stopped, self.ending = None, [], []
 
+    def spawn(self, role, *args):
+        return Process(self.case, *args)
+
+    def run(self, *args):
+        return run(*args)
+
     def start_coordinator(self):
-        self.coordinator = Process(
-            self.case, "coordinator", "--state", self.case.dir / "state", "--port", self.port, "--drain-ms", "1000",
+        self.coordinator = self.spawn(
+            "coordinator", "coordinator", "--state", self.case.dir / "state", "--port", self.port, "--drain-ms", "1000",
             "--log", "info", "--log-format", "json", *self.limits
         )
-        self.url = self.coordinator.wait_line(lambda line: line.startswith("http://"))
+        self.url = self.coordinator.wait_line(lambda line: line.startswith("http"))
 
     def start_rank(self, rank):
         if rank in self.ranks:
             self.dead_ranks.append(self.ranks[rank])
-        self.ranks[rank] = Process(
-            self.case, "serve", "--url", self.url, *RECIPE, "--model", self.models[1], "--rank", rank, "--readers", "1",
+        self.ranks[rank] = self.spawn(
+            f"rank {rank}", "serve", "--url", self.url, *self.RECIPE, "--model", self.models[1], "--rank", rank, "--readers", "1",
             "--json", "--deadline-ms", self.deadline_ms,
         )
 
     def push_args(self, version, *more):
-        return ("push", self.models[version], "--url", self.url, "--version", version, "--wait-for", TP, "--wait-seconds",
+        return ("push", self.models[version], "--url", self.url, "--version", version, "--wait-for", self.TP, "--wait-seconds",
                 "20", "--deadline-ms", self.deadline_ms, *more)
 
+    def push(self, version):
+        return self.run(*self.push_args(version, "--json"))
+
+    def start_push(self, version, *more):
+        self.push_process = self.spawn("source", *self.push_args(version, "--json", *more))
+
     def process(self, role):
-        return {"coordinator": self.coordinator, "source": self.push_process, "rank 0": self.ranks[0],
-                "rank 1": self.ranks[1]}[role]
+        if role.startswith("rank "):
+            return self.ranks[int(role.split()[1])]
+        return {"coordinator": self.coordinator, "source": self.push_process}[role]
 
     def phase_of(self, version):
         """The phase that the coordinator logged last for the round of a version; None before its first."""
@@ -113,33 +129,33 @@ class Fleet:
 
     def hit(self, role, action, seconds=None):
         """Returns whether the process was there to be hit."""
-        child = self.process(role).child
-        if child.poll() is not None:
+        process = self.process(role)
+        if process.child.poll() is not None:
             return False
-        child.send_signal(action)
+        process.send(action)
         if action != signal.SIGSTOP:
-            self.ending.append(child)  # a large process takes a while to die, also when it is killed
+            self.ending.append(process.child)  # a large process takes a while to die, also when it is killed
         if action == signal.SIGSTOP:
             wake = time.monotonic() + (seconds or self.rng.choice((0.2, 1.0, 3.0, 7.0)))
-            self.stopped.append((wake, child))
+            self.stopped.append((wake, process))
         return True
 
     def wake(self, now=None):
         for entry in list(self.stopped):
             if now is None or entry[0] <= now:
                 self.stopped.remove(entry)
-                if entry[1].poll() is None:
-                    entry[1].send_signal(signal.SIGCONT)
+                if entry[1].child.poll() is None:
+                    entry[1].send(signal.SIGCONT)
 
     def restart_dead(self):
         if self.coordinator.child.poll() is not None:
             self.start_coordinator()
-        for rank in range(TP):
+        for rank in range(self.TP):
             if self.ranks[rank].child.poll() is not None:
                 self.start_rank(rank)
 
     def status(self):
-        result = run("status", "--url", self.url, "--json")
+        result = self.run("status", "--url", self.url, "--json")
         return json.loads(result.stdout) if result.returncode == 0 else None
 
     def settle(self):
@@ -154,7 +170,7 @@ class Fleet:
             registered = all(any('"registered"' in line for line in list(p.lines)) for p in self.ranks.values())
             if status is not None and registered and not self.stopped and not self.ending:
                 heard = [m for m in status["members"] if m["role"] == "destination" and m["contact"] == "ok"]
-                if status["state"] in ("idle", "unknown", "partially_committed") and len(heard) == TP:
+                if status["state"] in ("idle", "unknown", "partially_committed") and len(heard) == self.TP:
                     return status
             time.sleep(0.05)
         raise AssertionError(f"not settled after {SETTLE_S} s: {self.status()}")
@@ -165,7 +181,7 @@ class Fleet:
         assert len(versions) <= 1 and versions <= {1, 2}, status
         for process in list(self.ranks.values()) + self.dead_ranks:
             assert not any(json.loads(line)["event"] == "torn" for line in list(process.lines)), process.lines
-        live = run("verify", "--live", "--url", self.url, "--json")
+        live = self.run("verify", "--live", "--url", self.url, "--json")
         if live.stdout:  # a rank that serves nothing yet has no digests to give
             for member in json.loads(live.stdout).get("live", ()):
                 assert member.get("match", True), f"live memory differs: {live.stdout}"
@@ -180,12 +196,12 @@ class Fleet:
                 raise AssertionError(f"still poisoned: {status['reason']}: {status}")
             for member in status["members"]:
                 for claim in ("restarted", "fenced", "retry", "refill") if "poison" in member else ():
-                    if run("recover", member["id"], claim, "--url", self.url).returncode == 0:
+                    if self.run("recover", member["id"], claim, "--url", self.url).returncode == 0:
                         claims += 1
                         break
                 else:
                     if "poison" in member and member["role"] == "source" and member["contact"] != "ok":
-                        claims += run("recover", member["id"], "removed", "--url", self.url).returncode == 0
+                        claims += self.run("recover", member["id"], "removed", "--url", self.url).returncode == 0
             time.sleep(0.2)
             status = self.settle()
         return claims
@@ -203,11 +219,11 @@ class Schedules(Case):
         fleet.check_serving(status)
         outcome = "poisoned" if status["poisoned"] else f"version {status['committed_version']}"
         claims = fleet.recover(status)
-        last = run(*fleet.push_args(3), "--json")
+        last = fleet.push(3)
         self.assertEqual(last.returncode, 0, f"{what}, {outcome}, {claims} claims: {last.stdout}{last.stderr}")
-        live = run("verify", "--live", "--url", fleet.url, "--json")
+        live = fleet.run("verify", "--live", "--url", fleet.url, "--json")
         self.assertEqual(live.returncode, 0, f"{what}: {live.stdout}{live.stderr}")
-        self.assertEqual([m["match"] for m in json.loads(live.stdout)["live"]], [True] * TP)
+        self.assertEqual([m["match"] for m in json.loads(live.stdout)["live"]], [True] * fleet.TP)
         for process in fleet.ranks.values():
             self.assertEqual(process.stop(), 0, f"{what}: {process.errors}")
         fleet.coordinator.stop()
@@ -220,9 +236,9 @@ class RandomSchedules(Schedules):
     def one(self, seed):
         rng = random.Random(seed)
         fleet = Fleet(self, rng)
-        first = run(*fleet.push_args(1), "--json")
+        first = fleet.push(1)
         self.assertEqual(first.returncode, 0, f"seed {seed}: {first}")
-        fleet.push_process = Process(self, *fleet.push_args(2, "--json", "--max-rate", rng.choice(("40K", "200K", "0"))))
+        fleet.start_push(2, "--max-rate", rng.choice(("40K", "200K", "0")))
         began, faults = time.monotonic(), []
         for delay in sorted(rng.uniform(0, 1.2) ** 2 for _ in range(rng.choice((1, 1, 2, 3)))):
             role, action = rng.choice(ROLES), rng.choice(ACTIONS)
@@ -258,8 +274,8 @@ class EachPhase(Schedules):
     def hit_in_phase(self, models, role, phase, action):
         """One round, the signal sent when the phase is seen; the phase that was really hit, and what came of it."""
         fleet = Fleet(self, random.Random(0), models)
-        self.assertEqual(run(*fleet.push_args(1)).returncode, 0)
-        fleet.push_process = Process(self, *fleet.push_args(2, "--json"))
+        self.assertEqual(fleet.push(1).returncode, 0)
+        fleet.start_push(2)
         end = time.monotonic() + SETTLE_S
         while fleet.phase_of(2) not in (phase, "ended"):
             self.assertLess(time.monotonic(), end)
@@ -296,7 +312,7 @@ class ManyPushes(Schedules):
         fleet = Fleet(self, random.Random(0))
         for version in range(1, count + 1):
             fleet.models[version] = fleet.models[(version - 1) % 3 + 1]
-            result = run(*fleet.push_args(version))
+            result = fleet.push(version)
             self.assertEqual(result.returncode, 0, f"version {version}: {result.stderr}")
         passes = []
         for process in fleet.ranks.values():

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Between a coordinator and the host of all members: cables cut, dropped one way, hosts that come back with another address.
+
+The weights do not cross the cable here (source and ranks are on one host, over shared memory); the orders do, with token and TLS.
+After each fault the fleet serves one version whole, and the next push succeeds.
+
+HEFT_TEST_PHASES=all runs every kind of fault in every phase; else some of them.
+"""
+import json
+import os
+import random
+import time
+
+from host_fleet import COORDINATOR, HOLD_S, HostFleet, HostSchedules
+from network import main
+
+FAULTS = ("cut", "drop in", "drop out")
+PHASES = ("preflight", "prepare", "stage", "verify", "pause", "flip", "resume", "release")
+
+
+class Cables(HostSchedules):
+    def spoil(self, host, fault):
+        host.cut() if fault == "cut" else host.drop(fault.split()[1])
+
+    def one(self, where, fault, phase):
+        fleet = self.fleet()
+        seen = self.await_phase(fleet, phase)
+        self.spoil(fleet.hosts[where], fault)
+        end = time.monotonic() + HOLD_S
+        while time.monotonic() < end and fleet.push_process.child.poll() is None:
+            time.sleep(0.05)
+        fleet.hosts[where].join()
+        outcome, claims = self.come_through(fleet, f"{where}: {fault} in {phase}")
+        return seen, outcome, claims
+
+    def test_a_cable_that_fails_in_each_phase(self):
+        wanted = [(where, fault, phase) for where in ("node", COORDINATOR) for fault in FAULTS for phase in PHASES]
+        if os.environ.get("HEFT_TEST_PHASES") != "all":
+            wanted = [("node", "cut", "stage"), (COORDINATOR, "cut", "pause"), ("node", "drop in", "prepare"),
+                      (COORDINATOR, "drop in", "flip")]
+        print("| cable of | fault | phase | came to | claims |\n|---|---|---|---|---|")
+        for where, fault, phase in wanted:
+            with self.subTest(where=where, fault=fault, phase=phase):
+                seen, outcome, claims = self.one(where, fault, phase)
+                print(f"| {where} | {fault} | {seen} | {outcome} | {claims} |", flush=True)
+            self.doCleanups()
+            self.setUp()
+
+
+class Addresses(HostSchedules):
+    def test_the_coordinators_host_returns_with_another_address(self):
+        fleet = self.fleet()
+        self.await_phase(fleet, "stage")
+        fleet.reboot(COORDINATOR, "198.18.0.99")
+        outcome, claims = self.come_through(fleet, "coordinator elsewhere")
+        self.assertEqual(claims, 0, outcome)
+
+    def test_the_members_host_returns_with_another_address(self):
+        fleet = self.fleet()
+        self.await_phase(fleet, "stage")
+        fleet.reboot("node", "198.18.0.98")
+        self.come_through(fleet, "members elsewhere")  # both ends of a transfer are gone: it may take claims
+
+    def test_an_address_that_changes_under_running_members(self):
+        fleet = self.fleet()
+        fleet.hosts["node"].set_address("198.18.0.97")
+        fleet.start_push(2)
+        outcome, claims = self.come_through(fleet, "node renumbered")
+        self.assertEqual(claims, 0, outcome)
+
+
+class SharedMemory(HostSchedules):
+    SIZES = {"hidden": 64, "inner": 128, "layers": 1}
+
+    def test_is_refused_between_hosts_by_name(self):
+        fleet = HostFleet(self, random.Random(0), self.models, {"source": "trainer", "rank": "node"})
+        result = fleet.push(1)
+        self.assertEqual(result.returncode, 5, result)
+        error = json.loads(result.stdout)["error"]
+        self.assertEqual(error["status"], "ERR_PEER", error)
+        self.assertIn("another host", error["message"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,9 @@
+# Several hosts on this machine, of namespaces: they need root or user namespaces, and say so where there are none.
+find_package(Python3 COMPONENTS Interpreter)
+if(Python3_Interpreter_FOUND AND TARGET heft_cli)
+  foreach(name host_network host_control)
+    add_test(NAME ${name} COMMAND ${Python3_EXECUTABLE} "${CMAKE_CURRENT_LIST_DIR}/${name}.py" -v)
+    set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS hosts SKIP_RETURN_CODE 77
+      ENVIRONMENT "HEFT_BIN=$<TARGET_FILE:heft_cli>;HEFT_RECIPES=${PROJECT_SOURCE_DIR}/recipes;PYTHONDONTWRITEBYTECODE=1")
+  endforeach()
+endif()
