@@ -141,6 +141,14 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_find_buffer(const heft_tape_t *
                                                              const char *name, uint32_t *buffer_out,
                                                              heft_error_t *err);
 
+/**
+ * A new tape that does the same without the sources that no write reads, for a plan of one rank of
+ * many (heft_plan_opts_t.partial): it is as small as what the rank reads. HEFT_ERR_UNSUPPORTED: a
+ * tape of a chain or of a placement. HEFT_ERR_NOMEM.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_tape_prune(const heft_tape_t *tape,
+                                                       heft_tape_t **pruned_out, heft_error_t *err);
+
 #define HEFT_TAPE_DIGEST_BYTES 65
 
 /**

@@ -196,6 +196,12 @@ class Tape(Handle):
         call(lib.heft_tape_encode, self.pointer, out)
         return take_text(out)
 
+    def prune(self) -> Tape:
+        """The same without the sources that no write reads, for a plan of one rank of many."""
+        out = ffi.new("heft_tape_t **")
+        call(lib.heft_tape_prune, self.pointer, out)
+        return Tape._adopt(out[0])
+
     @property
     def digest(self) -> str:
         """64 hex digits over what the tape does; notes and temporaries have no part in it."""

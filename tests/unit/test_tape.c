@@ -585,6 +585,37 @@ static void building_survives_every_failed_allocation(void **state)
     heft_tape_destroy(NULL);
 }
 
+static void pruning_drops_sources_that_nothing_reads(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    fixture_t f;
+    set_up(&f);
+    uint32_t unread = tb_source(&f.tb, "unread", BF16, TB_SHAPE(9));
+    const heft_shape_t shape = { .rank = 2, .extent = { 4, 6 } };
+    const heft_view_t dst = heft_view_contiguous(f.dst, &shape);
+    const heft_view_t src = heft_view_contiguous(f.src, &shape);
+    EXPECT_STATUS(heft_tape_copy(f.tb.tape, &dst, &src, "here", &err), HEFT_OK);
+    heft_tape_t *pruned = NULL;
+    int64_t live = heft__alloc_live();
+    for (long k = 0; pruned == NULL; k++) {
+        heft__alloc_fail_at(k);
+        heft_status_t status = heft_tape_prune(f.tb.tape, &pruned, &err);
+        heft__alloc_fail_at(-1);
+        assert_true(status == HEFT_OK || status == HEFT_ERR_NOMEM);
+        assert_true(status == HEFT_OK || heft__alloc_live() == live);
+    }
+    uint32_t found = 0;
+    assert_int_equal(heft_tape_find_buffer(pruned, HEFT_BUFFER_SOURCE, "unread", &found, NULL),
+                     HEFT_ERR_NOT_FOUND);
+    EXPECT_STATUS(heft_tape_find_buffer(pruned, HEFT_BUFFER_SOURCE, "s", &found, &err), HEFT_OK);
+    assert_int_equal(heft_tape_get_n_writes(pruned), 1);
+    assert_int_equal(heft_tape_get_n_buffers(pruned), 3);
+    assert_int_equal(unread, 3);
+    heft_tape_destroy(pruned);
+    tb_fini(&f.tb);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -607,6 +638,7 @@ int main(void)
         cmocka_unit_test(fills_must_fit_the_dtype),
         cmocka_unit_test(packed_dtypes_are_copied_and_never_cast),
         cmocka_unit_test(opaque_writes_need_a_name_and_distinct_destinations),
+        cmocka_unit_test(pruning_drops_sources_that_nothing_reads),
         cmocka_unit_test(building_survives_every_failed_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
