@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "heft/status.h"
+#include "heft/routes.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -75,6 +75,15 @@ HEFT_API void heft_price_destroy(heft_price_t *price);
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_price_add(heft_price_t *price,
                                                       const heft_price_route_t *route,
                                                       heft_error_t *err);
+/**
+ * Add what every sender of a plan's routes has for one of its ranks. receiver: which rank of the
+ * fleet that is, one of several where there are replicas. HEFT_ERR_ARGUMENT: no such rank;
+ * otherwise as above.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_price_add_routes(heft_price_t *price,
+                                                             const heft_routes_t *routes,
+                                                             uint32_t rank_index, uint32_t receiver,
+                                                             heft_error_t *err);
 /** Compute; no more routes. HEFT_ERR_STATE when done before. */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_price_finish(heft_price_t *price, heft_error_t *err);
 

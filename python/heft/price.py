@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from heft._handles import Handle, call, text_of
 from heft._native import ffi, lib
+from heft.routes import Routes
 
 
 class Links(Handle):
@@ -105,7 +106,9 @@ class Price(Handle):
         n_receivers: int,
         n_replicas: int = 1,
         in_place: bool = False,
+        plans: Iterable[tuple[Routes, int, int]] = (),
     ) -> None:
+        """plans: routes of plans, of which rank, and which receiver of the fleet that is."""
         opts = ffi.new("heft_price_opts_t *")
         opts.size = ffi.sizeof("heft_price_opts_t")
         opts.n_senders, opts.n_receivers = n_senders, n_receivers
@@ -118,6 +121,8 @@ class Price(Handle):
             for name, value in zip(PriceRoute._fields, route, strict=True):
                 setattr(given, name, value)
             call(lib.heft_price_add, self.pointer, given)
+        for of_plan, rank_index, receiver in plans:
+            call(lib.heft_price_add_routes, self.pointer, of_plan.pointer, rank_index, receiver)
         call(lib.heft_price_finish, self.pointer)
 
     @property

@@ -201,6 +201,7 @@ extern const cli_command_t cli_cmd_push;
 extern const cli_command_t cli_cmd_recover;
 extern const cli_command_t cli_cmd_remove;
 extern const cli_command_t cli_cmd_serve;
+extern const cli_command_t cli_cmd_simulate;
 extern const cli_command_t cli_cmd_status;
 extern const cli_command_t cli_cmd_verify;
 extern const cli_command_t cli_cmd_version;

@@ -11,6 +11,7 @@ const cli_command_t *const cli_commands[] = {
     &cli_cmd_check,
     &cli_cmd_contract,
     &cli_cmd_plan,
+    &cli_cmd_simulate,
     &cli_cmd_explain,
     &cli_cmd_convert,
     &cli_cmd_verify,

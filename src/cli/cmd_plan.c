@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `heft plan`: what a recipe comes to: ranks, parameters, pieces, groups, bytes, digest. */
 #include "cli/cli_job.h"
+#include "cli/cli_price.h"
 #include "cli/cli_region.h"
 
 #include <inttypes.h>
@@ -30,6 +31,91 @@ static uint64_t count_pieces(const heft_plan_t *plan, uint32_t rank_index)
     return n;
 }
 
+/* ---- price ---- */
+
+/* What a round of this plan takes over the links of --links. */
+typedef struct priced {
+    heft_links_t *links;
+    heft_routes_t *routes;
+    heft_price_t *price; /* NULL without --links */
+    uint32_t n_senders, n_receivers, n_replicas;
+    bool is_part; /* of --rank: the other ranks are not in it */
+} priced_t;
+
+static void priced_fini(priced_t *priced)
+{
+    heft_price_destroy(priced->price);
+    heft_routes_destroy(priced->routes);
+    heft_links_destroy(priced->links);
+}
+
+/* Sources named rank-R.NAME are those of ranks; any other name, and there is one sender. */
+static heft_status_t count_senders(const heft_plan_t *plan, uint32_t n_sources, uint32_t *n_out,
+                                   heft_error_t *err)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_sources; i++) {
+        heft_tensor_info_t info;
+        heft_status_t status = heft_plan_query_source(plan, i, &info, err);
+        if (status != HEFT_OK) {
+            return status;
+        }
+        unsigned rank = 0;
+        char dot = '\0';
+        if (sscanf(info.name, "rank-%5u%c", &rank, &dot) != 2 || dot != '.') {
+            *n_out = 1;
+            return HEFT_OK;
+        }
+        n = rank >= n ? rank + 1 : n;
+    }
+    *n_out = n;
+    return HEFT_OK;
+}
+
+static heft_status_t add_ranks(const cli_job_t *job, priced_t *priced, heft_error_t *err)
+{
+    heft_plan_info_t info;
+    heft_plan_query(job->plan, &info);
+    heft_status_t status = HEFT_OK;
+    for (uint32_t replica = 0; replica < priced->n_replicas; replica++) {
+        for (uint32_t r = 0; r < info.n_ranks && status == HEFT_OK; r++) {
+            status = heft_price_add_routes(priced->price, priced->routes, r,
+                                           replica * job->n_ranks + info.first_rank + r, err);
+        }
+    }
+    return status == HEFT_OK ? heft_price_finish(priced->price, err) : status;
+}
+
+static int price_plan(const cli_args_t *args, cli_job_t *job, priced_t *priced)
+{
+    heft_plan_info_t info;
+    heft_plan_query(job->plan, &info);
+    int code = cli_links_load(args, &priced->links);
+    if (code != CLI_OK) {
+        return code;
+    }
+    heft_price_opts_t opts = HEFT_PRICE_OPTS_INIT;
+    priced->n_replicas = (uint32_t)cli_number(args, "replicas", 1);
+    priced->n_receivers = job->n_ranks * priced->n_replicas;
+    priced->is_part = info.n_ranks < job->n_ranks;
+    heft_status_t status = count_senders(job->plan, info.n_sources, &priced->n_senders, &job->err);
+    opts.n_senders = priced->n_senders;
+    opts.n_receivers = priced->n_receivers;
+    opts.n_replicas = priced->n_replicas;
+    opts.in_place = cli_has(args, "in-place");
+    if (status == HEFT_OK) {
+        status = heft_routes_create(job->plan, NULL, priced->n_senders, NULL, &priced->routes,
+                                    &job->err);
+    }
+    if (status == HEFT_OK) {
+        status = heft_price_create(priced->links, &opts, &priced->price, &job->err);
+    }
+    if (status == HEFT_OK) {
+        status = add_ranks(job, priced, &job->err);
+    }
+    return status == HEFT_OK ? CLI_OK : cli_fail_status(args, &job->err);
+}
+
 /* ---- text ---- */
 
 static void print_pieces(const heft_plan_t *plan, uint32_t rank_index, uint32_t rank)
@@ -44,7 +130,7 @@ static void print_pieces(const heft_plan_t *plan, uint32_t rank_index, uint32_t 
     }
 }
 
-static void print_text(const cli_args_t *args, const cli_job_t *job)
+static void print_text(const cli_args_t *args, const cli_job_t *job, const priced_t *priced)
 {
     const heft_plan_t *plan = job->plan;
     heft_plan_info_t info;
@@ -69,6 +155,10 @@ static void print_text(const cli_args_t *args, const cli_job_t *job)
         (void)printf("rank %-3u        %u parameters, %" PRIu64 " pieces, digest %s\n",
                      info.first_rank + r, heft_plan_get_n_params(plan, r), count_pieces(plan, r),
                      heft_plan_get_rank_digest(plan, r));
+    }
+    if (priced->price != NULL) {
+        cli_price_print(priced->price, priced->n_senders, priced->n_receivers, priced->n_replicas,
+                        priced->is_part);
     }
     for (uint32_t r = 0; cli_has(args, "pieces") && r < info.n_ranks; r++) {
         print_pieces(plan, r, info.first_rank + r);
@@ -101,7 +191,7 @@ static json_t *rank_json(const cli_args_t *args, const heft_plan_t *plan, uint32
     return object;
 }
 
-static int print_as_json(const cli_args_t *args, const cli_job_t *job)
+static int print_as_json(const cli_args_t *args, const cli_job_t *job, const priced_t *priced)
 {
     heft_plan_info_t info;
     heft_plan_query(job->plan, &info);
@@ -117,13 +207,18 @@ static int print_as_json(const cli_args_t *args, const cli_job_t *job)
                                     (json_int_t)largest.info.n_sources, "bytes",
                                     (json_int_t)largest.info.n_bytes, "source_bytes",
                                     (json_int_t)largest.info.source_bytes);
-    return cli_print_json(
-        args,
+    json_t *object =
         json_pack("{s:s, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:o, s:o}", "digest", info.digest,
                   "recipe_ranks", (int)job->n_ranks, "first_rank", (int)info.first_rank, "sources",
                   (int)info.n_sources, "groups", (int)info.n_groups, "pieces",
                   (json_int_t)info.n_pieces, "bytes", (json_int_t)info.n_bytes, "constant_bytes",
-                  (json_int_t)info.n_constant_bytes, "largest_group", group, "ranks", ranks));
+                  (json_int_t)info.n_constant_bytes, "largest_group", group, "ranks", ranks);
+    if (priced->price != NULL) {
+        (void)json_object_set_new(
+            object, "price",
+            cli_price_json(priced->price, priced->n_senders, priced->n_receivers, true));
+    }
+    return cli_print_json(args, object);
 }
 
 /* The parameters of one rank as a manifest of the destination. */
@@ -160,13 +255,18 @@ static int run(const cli_args_t *args)
     cli_job_init(&job);
     job.destination = args->n_operands > 1 ? args->operands[1] : NULL;
     int code = cli_job_run(args, args->operands[0], false, &job);
+    priced_t priced = { .price = NULL };
+    if (code == CLI_OK && cli_has(args, "links")) {
+        code = price_plan(args, &job, &priced);
+    }
     if (code == CLI_OK && cli_has(args, "manifest")) {
         code = print_manifest(args, &job);
     } else if (code == CLI_OK && cli_has(args, "json")) {
-        code = print_as_json(args, &job);
+        code = print_as_json(args, &job, &priced);
     } else if (code == CLI_OK) {
-        print_text(args, &job);
+        print_text(args, &job, &priced);
     }
+    priced_fini(&priced);
     cli_job_fini(&job);
     return code;
 }
@@ -194,6 +294,14 @@ static const cli_option_t options[] = {
     { .name = "manifest",
       .kind = CLI_FLAG,
       .help = "Print the parameters of one rank as a manifest: names, dtypes, shapes, layouts." },
+    CLI_OPT_LINKS(false),
+    { .name = "replicas",
+      .value = "N",
+      .kind = CLI_NUMBER,
+      .min = 1,
+      .max = 4096,
+      .help = "With --links: N engines of these ranks. Default: 1." },
+    CLI_OPT_IN_PLACE,
     CLI_OPT_JSON,
 };
 
@@ -203,9 +311,12 @@ const cli_command_t cli_cmd_plan = {
     .description =
         "Compiles, folds and proves as `heft check` does, and prints the plan: ranks, parameters, "
         "pieces (strided copies straight from a source tensor to a parameter), groups (parameters "
-        "that must be in one version together), bytes, and the digest that both sides compare.",
+        "that must be in one version together), bytes, and the digest that both sides compare.\n\n"
+        "With --links also what a round would take: bytes, messages and seconds of every sender, "
+        "receiver and link, and of each phase, without moving a byte.",
     .example = "heft plan MODEL --recipe hf-to-engine-dense --let tp=3\n"
-               "heft plan MODEL --recipe my.heft --pieces --json",
+               "heft plan MODEL --recipe my.heft --pieces --json\n"
+               "heft plan MODEL --recipe hf-to-engine-dense --let tp=8 --links rdma-400",
     .exits = "0 1 2 3 4",
     .options = options,
     .n_options = CLI_COUNT(options),

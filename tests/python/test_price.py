@@ -40,3 +40,18 @@ def test_links_are_strict() -> None:
     assert heft.Links(text).to_json() == text
     with pytest.raises(heft.errors.FormatError, match="speed"):
         heft.Links(json.dumps({**LINKS, "speed": 1}))
+
+
+def test_routes_of_a_plan() -> None:
+    tape = heft.Tape()
+    for rank in range(2):
+        source = tape.add_buffer(heft.BufferKind.SOURCE, f"rank-{rank}.w", heft.DType.F32, (3,))
+        param = tape.add_buffer(heft.BufferKind.PARAM, f"p{rank}", heft.DType.F32, (3,))
+        tape.copy(heft.View.contiguous(param, (3,)), heft.View.contiguous(source, (3,)))
+    routes = heft.Routes(heft.Plan.create([tape.prune()]), 2)
+    links = heft.Links(json.dumps(LINKS))
+    plans = [(routes, 0, receiver) for receiver in range(2)]
+    price = heft.Price(links, [], n_senders=2, n_receivers=2, n_replicas=2, plans=plans)
+    assert price.info.n_bytes == 48
+    assert price.sender(1).n_bytes == 24
+    assert price.info.relayed_s == pytest.approx(price.info.bound_s)

@@ -4,6 +4,7 @@
 
 #include "heft/model.h"
 #include "heft/price.h"
+#include "tape_builder.h"
 
 /* Eight ranks and eight NICs a host, and round numbers. */
 #define NIC "\"nic\": {\"bytes_per_s\": 100, \"latency_s\": 0.5, \"message_s\": 0}"
@@ -269,6 +270,50 @@ static void nothing_to_send_takes_no_time(void **state)
     heft_links_destroy(links);
 }
 
+/* Two ranks hold a half of "w" each, rank 1 also "v". */
+static void routes_of_a_plan_are_added(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    tape_builder_t tb;
+    tb_init(&tb);
+    uint32_t w = tb_param(&tb, "w", HEFT_DTYPE_BF16, TB_SHAPE(4, 6));
+    uint32_t v = tb_param(&tb, "v", HEFT_DTYPE_BF16, TB_SHAPE(5));
+    uint32_t w0 = tb_source(&tb, "rank-0.w", HEFT_DTYPE_BF16, TB_SHAPE(4, 2));
+    uint32_t w1 = tb_source(&tb, "rank-1.w", HEFT_DTYPE_BF16, TB_SHAPE(4, 4));
+    uint32_t v1 = tb_source(&tb, "rank-1.v", HEFT_DTYPE_BF16, TB_SHAPE(5));
+    tb_copy(&tb, tb_narrow(tb_all(&tb, w), 1, 0, 2), tb_all(&tb, w0));
+    tb_copy(&tb, tb_narrow(tb_all(&tb, w), 1, 2, 4), tb_all(&tb, w1));
+    tb_copy(&tb, tb_all(&tb, v), tb_all(&tb, v1));
+    heft_plan_t *plan = NULL;
+    heft_routes_t *routes = NULL;
+    EXPECT_STATUS(
+        heft_plan_create((const heft_tape_t *const[]){ tb.tape }, 1, 0, NULL, &plan, NULL, &err),
+        HEFT_OK);
+    EXPECT_STATUS(heft_routes_create(plan, NULL, 2, NULL, &routes, &err), HEFT_OK);
+    heft_links_t *links = links_of("{" HEAD ", " SIDES(8, 8) ", " NIC ", " SPEEDS "}");
+    heft_price_t *price = price_of(links, 2, 2, 0);
+    EXPECT_STATUS(heft_price_add_routes(price, routes, 1, 0, &err), HEFT_ERR_ARGUMENT);
+    EXPECT_STATUS(heft_price_add_routes(price, routes, 0, 1, &err), HEFT_OK);
+    heft_price_info_t info = finish(price);
+    heft_price_rank_t rank;
+    assert_int_equal(info.n_bytes, 2 * 29);
+    EXPECT_STATUS(heft_price_query_sender(price, 0, &rank, &err), HEFT_OK);
+    assert_int_equal(rank.n_bytes, 16);
+    assert_int_equal(rank.n_runs, 4);
+    EXPECT_STATUS(heft_price_query_sender(price, 1, &rank, &err), HEFT_OK);
+    assert_int_equal(rank.n_bytes, 42);
+    assert_int_equal(rank.n_runs, 5);
+    EXPECT_STATUS(heft_price_query_receiver(price, 1, &rank, &err), HEFT_OK);
+    assert_int_equal(rank.n_peers, 2);
+    expect_near(rank.copy_s, 48.0 / 1000); /* "w" is put in place, "v" has one sender */
+    heft_price_destroy(price);
+    heft_links_destroy(links);
+    heft_routes_destroy(routes);
+    heft_plan_destroy(plan);
+    tb_fini(&tb);
+}
+
 /* ---- refusals ---- */
 
 static void routes_beyond_the_fleet_are_refused(void **state)
@@ -496,6 +541,7 @@ int main(void)
         cmocka_unit_test(in_place_the_engine_waits_for_all),
         cmocka_unit_test(replicas_could_feed_one_another),
         cmocka_unit_test(nothing_to_send_takes_no_time),
+        cmocka_unit_test(routes_of_a_plan_are_added),
         cmocka_unit_test(routes_beyond_the_fleet_are_refused),
         cmocka_unit_test(links_are_read_strictly),
         cmocka_unit_test(links_are_written_and_read_again),
