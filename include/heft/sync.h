@@ -144,6 +144,11 @@ typedef struct heft_push_result {
  * HEFT_ERR_PROOF / NAME / SHAPE (preflight), HEFT_ERR_PEER (a member died), HEFT_ERR_TIMEOUT,
  * HEFT_ERR_DIGEST. result_out may be NULL and is filled as far as the round got.
  *
+ * Where the coordinator gives no news of the round within deadline_ms, the push gives up
+ * (HEFT_ERR_PEER, HEFT_ERR_TIMEOUT): it cancels the round as far as it can be reached, and takes no
+ * more part in it, so that an undecided round aborts. After any return the tensors are not read any
+ * more.
+ *
  * On a rank that does not begin rounds (heft_publisher_opts_t.begin): wait for the round of this
  * version, take part, and return what the rank that began it returns. HEFT_ERR_TIMEOUT: no such
  * round within deadline_ms. So all ranks of a trainer make the same calls.

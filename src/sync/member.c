@@ -128,8 +128,14 @@ static void leave(heft__member_t *member)
     }
     (void)snprintf(path, sizeof path, "/v1/members/%s?incarnation=%s", member->id,
                    member->identity.incarnation);
+    const int64_t until_ns = heft__clock_mono_ns() + (int64_t)LEAVE_MS * 1000000;
     const heft__http_ask_t ask = { .method = "DELETE", .path = path, .deadline_ms = LEAVE_MS };
     heft_status_t status = heft__http_ask(http, &ask, &code, NULL, NULL, &err);
+    while (status == HEFT_ERR_BUSY && heft__clock_mono_ns() < until_ns) { /* its round is ending */
+        const struct timespec pause = { .tv_nsec = 20000000 };
+        (void)nanosleep(&pause, NULL);
+        status = heft__http_ask(http, &ask, &code, NULL, NULL, &err);
+    }
     if (status != HEFT_OK && code != CODE_GONE) {
         heft__log(HEFT_LOG_INFO, "member", "%s: could not leave: %s", member->id, err.message);
     }
@@ -354,6 +360,17 @@ void heft__member_wake(heft__member_t *member)
 {
     (void)pthread_mutex_lock(&member->lock);
     change_locked(member);
+    (void)pthread_mutex_unlock(&member->lock);
+}
+
+void heft__member_tell(heft__member_t *member, int64_t deadline_mono_ns)
+{
+    (void)pthread_mutex_lock(&member->lock);
+    member->is_telling = true;
+    change_locked(member);
+    while (member->n_told < member->n_changes && !member->is_final &&
+           heft__member_wait_locked(member, deadline_mono_ns)) {
+    }
     (void)pthread_mutex_unlock(&member->lock);
 }
 

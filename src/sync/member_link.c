@@ -304,6 +304,9 @@ static heft_status_t take_report(heft__member_t *member, char **text_out, uint32
     if (is_round_open(&member->report) && wait_ms > silence_ms(member)) {
         wait_ms = silence_ms(member);
     }
+    if (member->is_telling && member->n_told < member->n_changes) {
+        wait_ms = 0;
+    }
     member->report.wait_ms = wait_ms;
     member->report.sequence++; /* one that is overtaken by a later one is refused */
     heft_status_t status = encode_report_locked(member, text_out, err);
@@ -352,6 +355,10 @@ static heft_status_t poll_once(heft__member_t *member, heft_error_t *err)
     status = request(member, "POST", path, text, wait_ms, &code, &reply, &n, err);
     (void)pthread_mutex_lock(&member->lock);
     member->is_polling = false;
+    if (status == HEFT_OK) {
+        member->n_told = member->n_sent;
+        (void)pthread_cond_broadcast(&member->changed);
+    }
     (void)pthread_mutex_unlock(&member->lock);
     if (status == HEFT_OK && code == 200) {
         heft__order_t order;

@@ -44,6 +44,8 @@ struct heft__member {
     bool is_polling;    /* a poll that may be broken off is in progress */
     uint64_t n_changes; /* urgent changes of the report */
     uint64_t n_sent;    /* of these, covered by the report sent last */
+    uint64_t n_told;    /* of these, covered by a report that was answered */
+    bool is_telling;    /* reports are to be answered at once */
     char *objects[HEFT__N_MEMBER_OBJECTS];
     char digests[HEFT__N_MEMBER_OBJECTS][HEFT__DIGEST_SIZE];
     uint64_t n_binds_wanted; /* raised by set_object */

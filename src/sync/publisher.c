@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- the worker ---- */
 
@@ -18,16 +19,16 @@ static void *work(void *arg)
         heft__order_t order;
         heft_status_t status = heft__member_await_order(pub->member, INT64_MAX, &order, NULL);
         (void)pthread_mutex_lock(&pub->lock);
-        bool stop = pub->stop;
+        bool quit = pub->quit;
         (void)pthread_mutex_unlock(&pub->lock);
         if (status == HEFT_OK) {
-            if (!stop) {
+            if (!quit) {
                 heft__publisher_meet(pub, &order);
                 heft__publisher_obey(pub, &order);
             }
             heft__order_fini(&order);
         }
-        if (stop) {
+        if (quit) {
             return NULL;
         }
     }
@@ -43,6 +44,17 @@ void heft__publisher_meet(heft_publisher_t *pub, const heft__order_t *order)
     }
 }
 
+static bool is_given_up_locked(const heft_publisher_t *pub, heft__round_id_t round)
+{
+    return heft__round_id_equal(pub->given_up, round);
+}
+
+/* A push of this version is in progress, and has not turned away from this round. */
+static bool is_on_locked(const heft_publisher_t *pub, const heft__order_t *order)
+{
+    return pub->push_version == order->version && !is_given_up_locked(pub, order->round);
+}
+
 bool heft__publisher_await_push(heft_publisher_t *pub, const heft__order_t *order)
 {
     int64_t deadline = INT64_MAX;
@@ -52,17 +64,44 @@ bool heft__publisher_await_push(heft_publisher_t *pub, const heft__order_t *orde
     }
     for (;;) {
         (void)pthread_mutex_lock(&pub->lock);
-        bool is_on = pub->push_version == order->version;
+        bool is_on = is_on_locked(pub, order);
+        bool is_over = pub->stop || is_given_up_locked(pub, order->round) ||
+                       (!is_on && pub->abandoned == order->version);
         (void)pthread_mutex_unlock(&pub->lock);
-        if (is_on) {
-            return true;
+        if (is_on || is_over) {
+            return is_on && !is_over;
         }
-        /* A push that begins interrupts this wait. */
+        /* A push that begins, or gives up, interrupts this wait. */
         if (heft__clock_mono_ns() >= deadline ||
             heft__member_await_called_off(pub->member, order->round, deadline)) {
             return false;
         }
     }
+}
+
+bool heft__publisher_enter(heft_publisher_t *pub, const heft__order_t *order)
+{
+    (void)pthread_mutex_lock(&pub->lock);
+    pub->is_reading = is_on_locked(pub, order) && !pub->stop;
+    bool is_reading = pub->is_reading;
+    (void)pthread_mutex_unlock(&pub->lock);
+    return is_reading;
+}
+
+void heft__publisher_leave(heft_publisher_t *pub)
+{
+    (void)pthread_mutex_lock(&pub->lock);
+    pub->is_reading = false;
+    (void)pthread_cond_broadcast(&pub->changed);
+    (void)pthread_mutex_unlock(&pub->lock);
+}
+
+bool heft__publisher_is_given_up(heft_publisher_t *pub, heft__round_id_t round)
+{
+    (void)pthread_mutex_lock(&pub->lock);
+    bool is_given_up = pub->stop || pub->push_version == 0 || is_given_up_locked(pub, round);
+    (void)pthread_mutex_unlock(&pub->lock);
+    return is_given_up;
 }
 
 /* ---- create ---- */
@@ -180,6 +219,7 @@ static heft_status_t create_loaded(heft__transport_t *const *transports, uint32_
         return heft__error_nomem(err, sizeof *pub);
     }
     (void)pthread_mutex_init(&pub->lock, NULL);
+    (void)pthread_cond_init(&pub->changed, NULL);
     heft__fleet_init(&pub->fleet);
     pub->manifest = manifest;
     pub->data = data;
@@ -235,13 +275,52 @@ heft_status_t heft_publisher_create(const heft_publisher_opts_t *opts,
     return heft__publisher_create_over(transports, 1, opts, manifest, data, publisher_out, err);
 }
 
+/* Is it still in a round that no push follows? */
+static bool is_leftover(heft_publisher_t *pub)
+{
+    (void)pthread_mutex_lock(&pub->lock);
+    const heft__round_id_t given_up = pub->given_up;
+    (void)pthread_mutex_unlock(&pub->lock);
+    const heft__report_t *report = heft__member_lock(pub->member);
+    const bool is_closed =
+        (report->phase == HEFT__PHASE_RELEASE || report->phase == HEFT__PHASE_ABORT) &&
+        report->state == HEFT__STATE_IDLE;
+    const bool is_left =
+        report->state != HEFT__STATE_IDLE || heft__round_id_equal(report->round, given_up);
+    heft__member_unlock(pub->member, false);
+    return is_left && !is_closed && heft__member_get_contact(pub->member, NULL) == HEFT_OK;
+}
+
+/* A round that was given up is called off with the coordinator; one that is left in the middle
+ * would have to wait until this source is missed. */
+static void wind_up(heft_publisher_t *pub)
+{
+    const int64_t until_ns = heft__clock_mono_ns() + INT64_C(5000000000);
+    (void)pthread_mutex_lock(&pub->lock);
+    pub->stop = true;
+    (void)pthread_mutex_unlock(&pub->lock);
+    if (!pub->has_worker) {
+        return;
+    }
+    heft__member_interrupt(pub->member);
+    const bool was_left = is_leftover(pub);
+    while (is_leftover(pub) && heft__clock_mono_ns() < until_ns) {
+        const struct timespec pause = { .tv_nsec = 10000000 };
+        (void)nanosleep(&pause, NULL);
+    }
+    if (was_left) {
+        heft__member_tell(pub->member, until_ns);
+    }
+}
+
 void heft_publisher_destroy(heft_publisher_t *pub)
 {
     if (pub == NULL) {
         return;
     }
+    wind_up(pub);
     (void)pthread_mutex_lock(&pub->lock);
-    pub->stop = true;
+    pub->quit = true;
     (void)pthread_mutex_unlock(&pub->lock);
     heft__member_stop(pub->member); /* calls off what the worker is at */
     if (pub->has_worker) {
@@ -253,6 +332,7 @@ void heft_publisher_destroy(heft_publisher_t *pub)
     heft__free(pub->sizes);
     heft__free(pub->digests);
     heft__free(pub->again);
+    (void)pthread_cond_destroy(&pub->changed);
     (void)pthread_mutex_destroy(&pub->lock);
     heft__free(pub);
 }

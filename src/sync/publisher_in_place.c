@@ -219,7 +219,8 @@ static heft_status_t serve(sender_t *s, stream_t *streams, uint32_t n, heft_erro
     }
     for (bool open = n > 0, moved = false; open;) {
         serve_once(s, streams, n, &moved, &open, &first, err);
-        if (open && heft__member_is_called_off(s->pub->member, s->pub->round)) {
+        if (open && (heft__member_is_called_off(s->pub->member, s->pub->round) ||
+                     heft__publisher_is_given_up(s->pub, s->pub->round))) {
             return first != HEFT_OK
                        ? first
                        : heft__error_set(err, HEFT_ERR_CANCELED, "the round was called off");

@@ -97,12 +97,21 @@ static void do_preflight(heft_publisher_t *pub, const heft__order_t *order)
 
 /* ---- prepare ---- */
 
+/* The caller's tensors may be read until heft__publisher_leave; or its push is over. */
+static heft_status_t enter(heft_publisher_t *pub, const heft__order_t *order, heft_error_t *err)
+{
+    if (heft__publisher_enter(pub, order)) {
+        return HEFT_OK;
+    }
+    return heft__error_set(err, HEFT_ERR_STATE, "no push of version %lld is in progress here",
+                           (long long)order->version);
+}
+
 static void do_prepare(heft_publisher_t *pub, const heft__order_t *order)
 {
     heft_error_t err = HEFT_ERROR_INIT;
-    if (!heft__publisher_await_push(pub, order)) {
-        (void)heft__error_set(&err, HEFT_ERR_STATE, "no push of version %lld is in progress here",
-                              (long long)order->version);
+    (void)!heft__publisher_await_push(pub, order); /* why not, says the next line */
+    if (enter(pub, order, &err) != HEFT_OK) {
         conclude(pub, err.status, HEFT__STATE_IDLE, &err, NULL);
         return;
     }
@@ -111,6 +120,7 @@ static void do_prepare(heft_publisher_t *pub, const heft__order_t *order)
     }
     int64_t start = heft__clock_mono_ns();
     heft__digest_all(pub->data, pub->sizes, NULL, pub->n_tensors, pub->n_threads, pub->digests);
+    heft__publisher_leave(pub);
     heft__sha256_t sha;
     uint8_t digest[32];
     heft__sha256_init(&sha);
@@ -143,6 +153,9 @@ static heft_status_t look_around(heft_publisher_t *pub, heft_error_t *err)
     }
     if (heft__member_is_called_off(pub->member, pub->round)) {
         return heft__error_set(err, HEFT_ERR_CANCELED, "the round was called off");
+    }
+    if (heft__publisher_is_given_up(pub, pub->round)) {
+        return heft__error_set(err, HEFT_ERR_CANCELED, "its push was given up");
     }
     return HEFT_OK;
 }
@@ -431,7 +444,11 @@ static void do_stage(heft_publisher_t *pub, const heft__order_t *order)
     heft_status_t status = heft__fleet_aim(&pub->fleet, order->peers, order->n_peers,
                                            deadline_of(pub, order), &pub->blame, &err);
     if (status == HEFT_OK) {
+        status = enter(pub, order, &err);
+    }
+    if (status == HEFT_OK) {
         status = send_all(pub, order, &counts, &err);
+        heft__publisher_leave(pub);
     }
     note_counters(pub, &counts, start);
     for (uint32_t i = 0; i < pub->fleet.n_links; i++) {
@@ -460,13 +477,16 @@ static void do_stage(heft_publisher_t *pub, const heft__order_t *order)
 
 /* A trainer that wrote to its tensors before the push was over: what was sent is neither version.
  * Costs no time of its own: the destinations read as many bytes meanwhile. */
-static void do_verify(heft_publisher_t *pub)
+static void do_verify(heft_publisher_t *pub, const heft__order_t *order)
 {
     heft_error_t err = HEFT_ERROR_INIT;
     heft__blame_t blame = { .peer = NULL };
     heft_tensor_info_t info = { .name = "?" };
-    heft_status_t status = HEFT_OK;
-    heft__digest_all(pub->data, pub->sizes, NULL, pub->n_tensors, pub->n_threads, pub->again);
+    heft_status_t status = enter(pub, order, &err);
+    if (status == HEFT_OK) {
+        heft__digest_all(pub->data, pub->sizes, NULL, pub->n_tensors, pub->n_threads, pub->again);
+        heft__publisher_leave(pub);
+    }
     for (uint32_t i = 0; i < pub->n_tensors && status == HEFT_OK; i++) {
         if (pub->again[i] != pub->digests[i]) {
             (void)!heft_manifest_query(pub->manifest, i, &info, NULL);
@@ -503,8 +523,12 @@ static void do_flip(heft_publisher_t *pub, const heft__order_t *order)
     pub->blame = (heft__blame_t){ .peer = NULL };
     heft__member_lock(pub->member)->state = HEFT__STATE_SENDING;
     heft__member_unlock(pub->member, false);
-    heft_status_t status = heft__publisher_send_in_place(pub, order, &err);
-    report_digests(pub);
+    heft_status_t status = enter(pub, order, &err);
+    if (status == HEFT_OK) {
+        status = heft__publisher_send_in_place(pub, order, &err);
+        heft__publisher_leave(pub);
+        report_digests(pub);
+    }
     if (has_unknown(pub)) {
         heft__member_conclude(pub->member, HEFT__RESULT_UNKNOWN, HEFT__STATE_SENDING, &err,
                               &pub->blame);
@@ -552,7 +576,7 @@ void heft__publisher_obey(heft_publisher_t *pub, const heft__order_t *order)
         do_stage(pub, order);
         break;
     case HEFT__PHASE_VERIFY:
-        do_verify(pub);
+        do_verify(pub, order);
         break;
     case HEFT__PHASE_FLIP:
         do_flip(pub, order);

@@ -42,8 +42,13 @@ struct heft_publisher {
     pthread_mutex_t lock;
     pthread_t worker;
     bool has_worker;
-    bool stop;
+    bool stop;                  /* nothing more is sent; orders are still obeyed */
+    bool quit;                  /* the worker ends */
+    pthread_cond_t changed;     /* is_reading */
     int64_t push_version;       /* 0: no push is in progress */
+    bool is_reading;            /* the worker reads the caller's tensors; a push outlasts that */
+    heft__round_id_t given_up;  /* the last round that a push did not follow to its end */
+    int64_t abandoned;          /* version of a push that may have begun a round unknown to it */
     heft__round_id_t met_round; /* the last round of a push that the worker has met */
     int64_t met_version;        /* and its version */
 
@@ -71,7 +76,14 @@ HEFT_MUST_CHECK heft_status_t heft__publisher_send_in_place(heft_publisher_t *pu
 int heft__publisher_on_progress(void *arg, int64_t done_bytes, int64_t total_bytes);
 /* The worker has an order of a round: pushes of ranks that begin none wait for that. */
 void heft__publisher_meet(heft_publisher_t *pub, const heft__order_t *order);
-/* Wait until a push of this version is in progress; false when the round was called off before. */
+/* Wait until a push of this version is in progress; false when the round was called off before, or
+ * its push has given it up. */
 bool heft__publisher_await_push(heft_publisher_t *pub, const heft__order_t *order);
+/* The worker may read the caller's tensors from here on, until heft__publisher_leave; false: the
+ * push is over. */
+bool heft__publisher_enter(heft_publisher_t *pub, const heft__order_t *order);
+void heft__publisher_leave(heft_publisher_t *pub);
+/* The push that a transfer belongs to has been given up, or the publisher is being destroyed. */
+bool heft__publisher_is_given_up(heft_publisher_t *pub, heft__round_id_t round);
 
 #endif

@@ -12,12 +12,56 @@
 
 #include "sync/wire_json.h"
 
-static void set_push(heft_publisher_t *pub, int64_t version)
+static void begin_push(heft_publisher_t *pub, int64_t version)
 {
     (void)pthread_mutex_lock(&pub->lock);
     pub->push_version = version;
+    pub->abandoned = 0;
     (void)pthread_mutex_unlock(&pub->lock);
     heft__member_interrupt(pub->member); /* the worker may wait for this push */
+}
+
+/* The tensors are the caller's again: not before the worker has let go of them, which it does
+ * between two pieces of its work. */
+static void end_push(heft_publisher_t *pub)
+{
+    (void)pthread_mutex_lock(&pub->lock);
+    pub->push_version = 0;
+    while (pub->is_reading) {
+        (void)pthread_cond_wait(&pub->changed, &pub->lock);
+    }
+    (void)pthread_mutex_unlock(&pub->lock);
+}
+
+/* The round is followed no longer: the worker takes no more part in it, and the coordinator is
+ * told, if it can be. Before the decision the round aborts then; later it goes on to its end. */
+static void give_up(heft_publisher_t *pub, heft__http_t *http, heft__round_id_t round)
+{
+    enum { CANCEL_MS = 2000 };
+    heft_error_t err = HEFT_ERROR_INIT;
+    char id[HEFT__ROUND_TEXT_SIZE];
+    char path[64 + HEFT__ROUND_TEXT_SIZE];
+    int code = 0;
+    heft__round_id_format(round, id);
+    (void)pthread_mutex_lock(&pub->lock);
+    pub->given_up = round;
+    (void)pthread_mutex_unlock(&pub->lock);
+    heft__member_interrupt(pub->member);
+    (void)snprintf(path, sizeof path, "/v1/rounds/%s/cancel", id);
+    const heft__http_ask_t ask = { .method = "POST", .path = path, .deadline_ms = CANCEL_MS };
+    if (heft__http_ask(http, &ask, &code, NULL, NULL, &err) != HEFT_OK) {
+        heft__log(HEFT_LOG_WARN, "publisher", "round %s is given up, and could not be canceled: %s",
+                  id, err.message);
+    }
+}
+
+/* It may have begun, and nobody knows its number: the worker refuses its part. */
+static void abandon(heft_publisher_t *pub, int64_t version)
+{
+    (void)pthread_mutex_lock(&pub->lock);
+    pub->abandoned = version;
+    (void)pthread_mutex_unlock(&pub->lock);
+    heft__member_interrupt(pub->member);
 }
 
 static void rest(void)
@@ -47,8 +91,8 @@ static heft_status_t read_begun(const char *text, size_t n, heft__round_id_t *ro
 }
 
 /* The same key gives the same round, so a lost reply is no reason to fail. */
-static heft_status_t begin_round(heft_publisher_t *pub, heft__http_t *http, const char *body,
-                                 heft__round_id_t *round_out, heft_error_t *err)
+static heft_status_t begin_round(heft_publisher_t *pub, heft__http_t *http, int64_t version,
+                                 const char *body, heft__round_id_t *round_out, heft_error_t *err)
 {
     int64_t deadline = heft__clock_mono_ns() + (int64_t)pub->deadline_ms * 1000000;
     for (;;) {
@@ -67,7 +111,11 @@ static heft_status_t begin_round(heft_publisher_t *pub, heft__http_t *http, cons
             return status;
         }
         bool may_help = code == 0 && (status == HEFT_ERR_PEER || status == HEFT_ERR_TIMEOUT);
-        if (!may_help || heft__clock_mono_ns() >= deadline) {
+        if (may_help && heft__clock_mono_ns() >= deadline) {
+            abandon(pub, version);
+            return status;
+        }
+        if (!may_help) {
             return status;
         }
         rest();
@@ -303,7 +351,7 @@ static heft_status_t begin(heft_publisher_t *pub, heft__http_t *http, int64_t ve
         status = make_begin(version, &body, err);
     }
     if (status == HEFT_OK) {
-        status = begin_round(pub, http, body, round_out, err);
+        status = begin_round(pub, http, version, body, round_out, err);
     }
     heft__free(body);
     return status;
@@ -375,6 +423,7 @@ static heft_status_t push_over(heft_publisher_t *pub, heft__http_t *http, int64_
     result->round_seq = round.seq;
     status = follow_round(pub, http, round, &outcome, err);
     if (status != HEFT_OK) {
+        give_up(pub, http, round);
         return status;
     }
     fill_result(&outcome, result);
@@ -392,9 +441,9 @@ heft_status_t heft_publisher_push(heft_publisher_t *pub, int64_t version,
     }
     heft_status_t status = heft__member_connect(pub->member, &http, err);
     if (status == HEFT_OK) {
-        set_push(pub, version);
+        begin_push(pub, version);
         status = push_over(pub, http, version, &result, err);
-        set_push(pub, 0);
+        end_push(pub);
         heft__http_destroy(http);
     }
     if (result_out != NULL) {

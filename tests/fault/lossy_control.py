@@ -60,6 +60,8 @@ class Proxy:
     def __init__(self, port, seed):
         self.port, self.rng, self.lock = port, random.Random(seed), threading.Lock()
         self.faulty, self.hit, self.broken = False, collections.Counter(), []
+        self.unanswered = ()  # beginnings of requests that are handled, and never answered
+        self.blocked = ()  # beginnings of requests that are all lost
         self.socket = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.url = "http://127.0.0.1:%d" % self.socket.getsockname()[1]
         self.closed = threading.Event()
@@ -78,8 +80,13 @@ class Proxy:
         self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
 
-    def draw(self):
+    def draw(self, request):
         """The fault of this request, if any, and how long it is late."""
+        if any(request.startswith(path) for path in self.blocked):
+            self.hit["blocked"] += 1
+            return "lost", 0
+        if any(request.startswith(path) for path in self.unanswered):
+            return "unanswered", 0
         with self.lock:
             number, delay = self.rng.random(), self.rng.uniform(0.05, 0.6)
             fault = FAULTS[int(number / SHARE)] if self.faulty and number < SHARE * len(FAULTS) else None
@@ -90,7 +97,7 @@ class Proxy:
         try:
             with client, client.makefile("rb") as requests:
                 while (request := read_message(requests)) is not None:
-                    fault, delay = self.draw()
+                    fault, delay = self.draw(request)
                     if fault == "lost":
                         return
                     if fault == "late":
@@ -175,6 +182,53 @@ class LossyControl(Schedules):
     def check_one_version(self, status):
         serving = {m["live_version"] for m in status["members"] if m["role"] == "destination" and m["serving"]}
         self.assertLessEqual(len(serving), 1, status)
+
+
+class PatientFleet(LossyFleet):
+    """The contact time is ten minutes: a round that waits for it hangs."""
+
+    limits = ("--contact-ms", "600000", "--prepare-ms", "600000", "--stage-ms", "600000", "--verify-ms", "600000")
+
+
+class GivenUp(Schedules):
+    def give_up(self, blocked):
+        """A push that hears nothing of its round returns; the round does not go on without it."""
+        fleet = PatientFleet(self, random.Random(SEED))
+        self.addCleanup(fleet.proxy.close)
+        self.assertEqual(run(*fleet.push_args(1)).returncode, 0)
+        fleet.proxy.blocked = blocked
+        result = run(*fleet.push_args(2, "--max-rate", "200"))
+        self.assertNotEqual(result.returncode, 0)
+        self.assertGreater(fleet.proxy.hit["blocked"], 0)
+        fleet.proxy.blocked = ()
+        fleet.url = fleet.direct
+        status = fleet.settle()
+        self.assertEqual((status["state"], status["committed_version"], status["poisoned"]), ("idle", 1, False))
+        self.assertEqual(status["sources"], 0, "it has left")
+        result = run(*fleet.push_args(3))
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_a_push_without_news_cancels_its_round(self):
+        self.give_up((b"GET /v1/rounds/",))
+
+    def test_a_round_that_cannot_be_canceled_is_left_by_its_source(self):
+        self.give_up((b"GET /v1/rounds/", b"POST /v1/rounds/"))
+
+    def test_a_round_that_its_push_does_not_know_of_is_left_by_its_source(self):
+        """The round begins, and no answer to that ever arrives."""
+        fleet = PatientFleet(self, random.Random(SEED))
+        proxy = fleet.proxy
+        self.addCleanup(proxy.close)
+        self.assertEqual(run(*fleet.push_args(1)).returncode, 0)
+        proxy.unanswered = (b"POST /v1/rounds ",)
+        result = run(*fleet.push_args(2, "--max-rate", "200"))
+        self.assertNotEqual(result.returncode, 0)
+        proxy.unanswered = ()
+        fleet.url = fleet.direct
+        status = fleet.settle()
+        self.assertEqual((status["state"], status["committed_version"], status["poisoned"]), ("idle", 1, False))
+        result = run(*fleet.push_args(3))
+        self.assertEqual(result.returncode, 0, result.stderr)
 
 
 if __name__ == "__main__":
