@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Contents of objects from untrusted bytes: contracts, plans, parameter digests, live digests. */
+/* Contents of objects from untrusted bytes: contracts, sources, plans, parameter digests, live
+ * digests. */
 #include "wire_roundtrip.h"
 
 #define PLAN "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
@@ -21,6 +22,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check(heft__plans_encode(plans, n, &out, NULL) == HEFT_OK);
         heft__free(out);
         heft__free(plans);
+    }
+    heft__source_t *sources = NULL;
+    if (heft__source_list_decode(text, size, &sources, &n, NULL) == HEFT_OK) {
+        char *out = NULL;
+        heft__source_t *again = NULL;
+        uint32_t n_again = 0;
+        check(heft__source_list_encode(sources, n, &out, NULL) == HEFT_OK);
+        check(heft__source_list_decode(out, strlen(out), &again, &n_again, NULL) == HEFT_OK);
+        check(n == n_again && memcmp(sources, again, n * sizeof *sources) == 0);
+        heft__free(out);
+        heft__free(again);
+        heft__free(sources);
     }
     if (heft__digests_decode(text, size, PLAN, &set, NULL) == HEFT_OK) {
         heft__free(set.params);

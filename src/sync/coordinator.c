@@ -198,7 +198,9 @@ void heft__coordinator_settle_locked(heft_coordinator_t *c, int64_t now_ns)
         if (r->todo != 0 || todo != 0) {
             c->dirty = true;
         }
-        if ((todo & HEFT__TODO_CHECK_PLANS) != 0) {
+        if ((todo & HEFT__TODO_CHECK_SOURCES) != 0) {
+            heft__coordinator_check_sources_locked(c, now_ns);
+        } else if ((todo & HEFT__TODO_CHECK_PLANS) != 0) {
             heft__coordinator_check_plans_locked(c, now_ns);
         } else if ((todo & HEFT__TODO_CHECK_DIGEST) != 0) {
             heft__coordinator_check_digest_locked(c, now_ns);

@@ -119,6 +119,8 @@ struct heft_coordinator {
     heft__result_slot_t results[HEFT__MAX_RESULTS];
     uint32_t next_result;
     heft__digest_round_t digests[HEFT__DIGEST_ROUNDS]; /* newest first */
+    char sources[HEFT__DIGEST_SIZE];                   /* the list of the round's sources */
+    char agreed[HEFT__DIGEST_SIZE];                    /* the last list of which all was right */
     bool no_feed;
     int64_t feed_at_ns;   /* not before */
     int64_t feed_hold_ns; /* nor before this: a push waits for the end of the last one */
@@ -196,13 +198,19 @@ uint32_t heft__coordinator_add_locked(heft_coordinator_t *c, const heft__registe
 uint32_t heft__coordinator_engine_locked(const heft_coordinator_t *c, uint32_t slot);
 void heft__coordinator_drop_locked(heft_coordinator_t *c, uint32_t slot);
 /* Fill an order for a member; fini it. */
-heft_status_t heft__coordinator_order_locked(const heft_coordinator_t *c, uint32_t slot,
-                                             int64_t now_ns, heft__order_t *out, heft_error_t *err);
+heft_status_t heft__coordinator_order_locked(heft_coordinator_t *c, uint32_t slot, int64_t now_ns,
+                                             heft__order_t *out, heft_error_t *err);
 
 /* ---- the round's demands ---- */
 
 /* Do what the machine asks for (checks, results); writing is left to the ticker. */
 void heft__coordinator_settle_locked(heft_coordinator_t *c, int64_t now_ns);
+/* Make the list of sources, and put together what they hold. */
+void heft__coordinator_check_sources_locked(heft_coordinator_t *c, int64_t now_ns);
+/* The manifests that a list of sources in the store names; it is valid or not there. Freed by the
+ * caller (heft__free); NULL: none, or no memory. */
+heft__source_t *heft__coordinator_list_sources_locked(heft_coordinator_t *c, const char *digest,
+                                                      uint32_t *n_out);
 void heft__coordinator_check_plans_locked(heft_coordinator_t *c, int64_t now_ns);
 void heft__coordinator_check_digest_locked(heft_coordinator_t *c, int64_t now_ns);
 void heft__coordinator_keep_digests_locked(heft_coordinator_t *c);
@@ -212,6 +220,9 @@ int64_t heft__coordinator_feed_locked(heft_coordinator_t *c, int64_t now_ns);
 void heft__coordinator_note_feed_locked(heft_coordinator_t *c, int64_t now_ns);
 /* Somebody new is here: do not wait any longer. */
 void heft__coordinator_retry_feeds_locked(heft_coordinator_t *c);
+/* Fail the round by the problems that its members have; their number. */
+uint32_t heft__coordinator_count_problems_locked(const heft_coordinator_t *c, int32_t *first_out,
+                                                 heft__wire_error_t *cause_out);
 bool heft__coordinator_have_common_transport(const heft__register_t *a, const heft__register_t *b);
 /* The round has its outcome: keep its result. */
 void heft__coordinator_end_locked(heft_coordinator_t *c);

@@ -21,7 +21,7 @@
 /* b can be fed by a, which must know what its parameters were made of. */
 static bool is_alike(const heft__entry_t *a, const heft__entry_t *b)
 {
-    return a->bind.source[0] != '\0' && strcmp(a->bind.contract, b->bind.contract) == 0 &&
+    return a->bind.sources[0] != '\0' && strcmp(a->bind.contract, b->bind.contract) == 0 &&
            strcmp(a->bind.manifest, b->bind.manifest) == 0 &&
            heft__coordinator_have_common_transport(&a->identity, &b->identity);
 }

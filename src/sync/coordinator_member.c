@@ -315,6 +315,34 @@ static bool check_objects(heft_coordinator_t *c, heft__call_t *call, const char 
     return false;
 }
 
+/* A list of sources ("": none) is one, and what it names is here as well. */
+static bool check_sources(heft_coordinator_t *c, heft__call_t *call, const char *digest)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft__source_t *sources = NULL;
+    uint32_t n = 0;
+    if (digest[0] == '\0') {
+        return true;
+    }
+    const heft__object_t *object = heft__objects_get(&c->objects, digest, heft__clock_mono_ns());
+    heft_status_t status = heft__source_list_decode(object->data, object->n, &sources, &n, &err);
+    const char **names = status == HEFT_OK ? heft__calloc(n, sizeof(char *)) : NULL;
+    if (status != HEFT_OK || names == NULL) {
+        heft__free(sources);
+        heft__call_error(call, status == HEFT_OK ? 500 : 422,
+                         status == HEFT_OK ? HEFT_ERR_NOMEM : status, "bind: %s",
+                         status == HEFT_OK ? "out of memory" : err.message);
+        return false;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        names[i] = sources[i].manifest;
+    }
+    const bool ok = check_objects(c, call, names, n);
+    heft__free(names);
+    heft__free(sources);
+    return ok;
+}
+
 static const heft__entry_t *find_endpoint(const heft_coordinator_t *c, const char *digest,
                                           uint32_t but)
 {
@@ -421,15 +449,15 @@ static bool check_bind(heft_coordinator_t *c, heft__call_t *call, uint32_t slot,
     const bool whole = bind->contract[0] != '\0' && bind->endpoint[0] != '\0';
     const bool none = bind->contract[0] == '\0' && bind->endpoint[0] == '\0';
     const bool is_source = entry->identity.role == HEFT__ROLE_SOURCE;
-    if (is_source ? !none || bind->source[0] != '\0' || bind->mapping[0] != '\0' : !whole) {
+    if (is_source ? !none || bind->sources[0] != '\0' || bind->mapping[0] != '\0' : !whole) {
         heft__call_error(call, 400, HEFT_ERR_FORMAT,
-                         "bind: contract, endpoint and source are for destinations, "
+                         "bind: contract, endpoint and sources are for destinations, "
                          "which need the first two, as is mapping");
         return false;
     }
-    const char *const digests[] = { bind->manifest, bind->contract, bind->endpoint, bind->source,
+    const char *const digests[] = { bind->manifest, bind->contract, bind->endpoint, bind->sources,
                                     bind->mapping };
-    if (!check_objects(c, call, digests, 5)) {
+    if (!check_objects(c, call, digests, 5) || !check_sources(c, call, bind->sources)) {
         return false;
     }
     const heft__entry_t *other = find_endpoint(c, bind->endpoint, slot);

@@ -28,7 +28,6 @@ static void fill_peer(const heft_coordinator_t *c, const heft__entry_t *entry, u
     memcpy(peer->contract, entry->bind.contract, sizeof peer->contract);
     memcpy(peer->endpoint, entry->bind.endpoint, sizeof peer->endpoint);
     if (c->round.members[slot].feeds) { /* it stands in for the source */
-        memcpy(peer->manifest, entry->bind.source, sizeof peer->manifest);
         peer->contract[0] = '\0';
         peer->endpoint[0] = '\0';
         peer->in_place = false;
@@ -79,25 +78,47 @@ static int compare_digests(const void *a, const void *b)
     return memcmp(a, b, HEFT__DIGEST_SIZE);
 }
 
-/* Every object that the peers name, once. */
-static heft_status_t fill_objects(heft__order_t *out, heft_error_t *err)
+/* Of a feed: what the feeder's plan is made for; else what the round's own sources are. */
+static void name_sources(const heft_coordinator_t *c, uint32_t slot, heft__order_t *out)
 {
-    if (out->n_peers == 0 || out->peers == NULL) {
-        return HEFT_OK;
+    const char *digest = c->sources;
+    if (c->round.kind == HEFT__KIND_FEED) {
+        const uint32_t feeder = c->round.members[slot].feeds ? slot : c->entries[slot]->feeder;
+        digest = feeder != UINT32_MAX && c->entries[feeder] != NULL
+                     ? c->entries[feeder]->bind.sources
+                     : "";
     }
-    out->objects = heft__calloc(3 * (size_t)out->n_peers, sizeof *out->objects);
+    memcpy(out->sources, digest, sizeof out->sources);
+}
+
+static uint32_t add_object(heft__order_t *out, uint32_t n, const char *digest)
+{
+    if (digest[0] != '\0') {
+        memcpy(out->objects[n++], digest, HEFT__DIGEST_SIZE);
+    }
+    return n;
+}
+
+/* Every object that the order, its peers and its sources name, once. */
+static heft_status_t fill_objects(heft_coordinator_t *c, heft__order_t *out, heft_error_t *err)
+{
+    uint32_t n_sources = 0;
+    heft__source_t *sources = heft__coordinator_list_sources_locked(c, out->sources, &n_sources);
+    const size_t most = 3 * (size_t)out->n_peers + n_sources + 1;
+    out->objects = heft__calloc(most, sizeof *out->objects);
     if (out->objects == NULL) {
-        return heft__error_nomem(err, 3 * (size_t)out->n_peers * sizeof *out->objects);
+        heft__free(sources);
+        return heft__error_nomem(err, most * sizeof *out->objects);
     }
-    uint32_t n = 0;
+    uint32_t n = add_object(out, 0, out->sources);
+    for (uint32_t i = 0; i < n_sources; i++) {
+        n = add_object(out, n, sources[i].manifest);
+    }
+    heft__free(sources);
     for (uint32_t i = 0; i < out->n_peers; i++) {
-        const char *names[] = { out->peers[i].manifest, out->peers[i].contract,
-                                out->peers[i].endpoint };
-        for (size_t k = 0; k < 3; k++) {
-            if (names[k][0] != '\0') {
-                memcpy(out->objects[n++], names[k], HEFT__DIGEST_SIZE);
-            }
-        }
+        n = add_object(out, n, out->peers[i].manifest);
+        n = add_object(out, n, out->peers[i].contract);
+        n = add_object(out, n, out->peers[i].endpoint);
     }
     qsort(out->objects, n, sizeof *out->objects, compare_digests);
     for (uint32_t i = 0; i < n; i++) {
@@ -137,8 +158,8 @@ static uint32_t count_movers(const heft__round_t *r)
     return n;
 }
 
-heft_status_t heft__coordinator_order_locked(const heft_coordinator_t *c, uint32_t slot,
-                                             int64_t now_ns, heft__order_t *out, heft_error_t *err)
+heft_status_t heft__coordinator_order_locked(heft_coordinator_t *c, uint32_t slot, int64_t now_ns,
+                                             heft__order_t *out, heft_error_t *err)
 {
     const heft__round_t *r = &c->round;
     const heft__round_member_t *m = &r->members[slot];
@@ -173,7 +194,8 @@ heft_status_t heft__coordinator_order_locked(const heft_coordinator_t *c, uint32
         status = fill_peers(c, slot, &order, err);
     }
     if (status == HEFT_OK && m->target == HEFT__PHASE_PREFLIGHT) {
-        status = fill_objects(&order, err);
+        name_sources(c, slot, &order);
+        status = fill_objects(c, &order, err);
     }
     if (status == HEFT_OK && m->target == HEFT__PHASE_VERIFY) {
         status = fill_digests(c, slot, &order, err);
@@ -295,6 +317,19 @@ static const char *first_text(const heft__problems_t *problems)
     return "";
 }
 
+uint32_t heft__coordinator_count_problems_locked(const heft_coordinator_t *c, int32_t *first_out,
+                                                 heft__wire_error_t *cause_out)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    const uint32_t total = count_problems(c, first_out);
+    if (total > 0) {
+        (void)heft__error_set(&err, HEFT_ERR_PROOF, "%u problem%s; the first: %s", (unsigned)total,
+                              total == 1 ? "" : "s", first_text(&c->entries[*first_out]->problems));
+        heft__wire_error_set(cause_out, HEFT__PHASE_PREFLIGHT, &err);
+    }
+    return total;
+}
+
 void heft__coordinator_check_plans_locked(heft_coordinator_t *c, int64_t now_ns)
 {
     heft_error_t err = HEFT_ERROR_INIT;
@@ -318,14 +353,10 @@ void heft__coordinator_check_plans_locked(heft_coordinator_t *c, int64_t now_ns)
         heft__round_plans_checked(&c->round, slot, &cause, now_ns);
         return;
     }
-    const uint32_t total = count_problems(c, &slot);
-    if (total == 0) {
+    if (heft__coordinator_count_problems_locked(c, &slot, &cause) == 0) {
         heft__round_plans_checked(&c->round, -1, NULL, now_ns);
         return;
     }
-    (void)heft__error_set(&err, HEFT_ERR_PROOF, "%u problems; the first: %s", total,
-                          first_text(&c->entries[slot]->problems));
-    heft__wire_error_set(&cause, HEFT__PHASE_PREFLIGHT, &err);
     heft__round_plans_checked(&c->round, slot, &cause, now_ns);
 }
 

@@ -441,6 +441,17 @@ void heft__serve_rounds_locked(heft_coordinator_t *c, heft__call_t *call)
     heft__call_text(call, 200, "application/json", taken, n);
 }
 
+static void mark_sources(heft_coordinator_t *c, const char *digest)
+{
+    uint32_t n = 0;
+    heft__source_t *sources = heft__coordinator_list_sources_locked(c, digest, &n);
+    heft__objects_mark(&c->objects, digest);
+    for (uint32_t i = 0; i < n; i++) {
+        heft__objects_mark(&c->objects, sources[i].manifest);
+    }
+    heft__free(sources);
+}
+
 void heft__coordinator_sweep_locked(heft_coordinator_t *c, int64_t before_ns)
 {
     for (uint32_t i = 0; i < c->round.n_members; i++) {
@@ -448,7 +459,7 @@ void heft__coordinator_sweep_locked(heft_coordinator_t *c, int64_t before_ns)
         if (entry != NULL) {
             heft__objects_mark(&c->objects, entry->bind.manifest);
             heft__objects_mark(&c->objects, entry->bind.contract);
-            heft__objects_mark(&c->objects, entry->bind.source);
+            mark_sources(c, entry->bind.sources);
             heft__objects_mark(&c->objects, entry->bind.mapping);
             heft__objects_mark(&c->objects, entry->bind.endpoint);
             heft__objects_mark(&c->objects, entry->report.plans);
@@ -456,6 +467,7 @@ void heft__coordinator_sweep_locked(heft_coordinator_t *c, int64_t before_ns)
             heft__objects_mark(&c->objects, entry->report.live);
         }
     }
+    heft__objects_mark(&c->objects, c->sources);
     for (int g = 0; g < HEFT__DIGEST_ROUNDS; g++) {
         for (uint32_t s = 0; s < c->digests[g].n; s++) {
             heft__objects_mark(&c->objects, c->digests[g].objects[s]);

@@ -160,6 +160,14 @@ void heft__member_stop(heft__member_t *member)
     }
 }
 
+static void free_kept(heft__kept_t *kept, uint32_t n)
+{
+    for (uint32_t i = 0; kept != NULL && i < n; i++) {
+        heft__free(kept[i].text);
+    }
+    heft__free(kept);
+}
+
 void heft__member_destroy(heft__member_t *member)
 {
     if (member == NULL) {
@@ -174,6 +182,7 @@ void heft__member_destroy(heft__member_t *member)
     for (int i = 0; i < HEFT__N_MEMBER_OBJECTS; i++) {
         heft__free(member->objects[i]);
     }
+    free_kept(member->named, member->n_named);
     for (int i = 0; i < HEFT__N_KEPT; i++) {
         heft__free(member->kept[i].text);
     }
@@ -247,20 +256,55 @@ heft_status_t heft__member_set_object(heft__member_t *member, heft__member_objec
     return HEFT_OK;
 }
 
-heft_status_t heft__member_set_objects(heft__member_t *member,
-                                       const char *const texts[HEFT__N_MEMBER_OBJECTS],
-                                       heft_error_t *err)
+static heft_status_t copy_texts(const char *const *texts, uint32_t n, char **copies,
+                                heft_error_t *err)
 {
-    char *copies[HEFT__N_MEMBER_OBJECTS] = { NULL };
-    for (int i = 0; i < HEFT__N_MEMBER_OBJECTS; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         copies[i] = texts[i] != NULL ? heft__strdup(texts[i]) : NULL;
         if (copies[i] == NULL && texts[i] != NULL) {
-            const size_t n = strlen(texts[i]) + 1;
+            const size_t size = strlen(texts[i]) + 1;
             while (i-- > 0) {
                 heft__free(copies[i]);
             }
-            return heft__error_nomem(err, n);
+            return heft__error_nomem(err, size);
         }
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t copy_named(const char *const *named, uint32_t n, heft__kept_t **kept_out,
+                                heft_error_t *err)
+{
+    heft__kept_t *kept = heft__calloc((size_t)n + 1, sizeof *kept);
+    if (kept == NULL) {
+        return heft__error_nomem(err, n * sizeof *kept);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        kept[i].text = heft__strdup(named[i]);
+        if (kept[i].text == NULL) {
+            free_kept(kept, n);
+            return heft__error_nomem(err, strlen(named[i]) + 1);
+        }
+        heft__object_digest(named[i], strlen(named[i]), kept[i].digest);
+    }
+    *kept_out = kept;
+    return HEFT_OK;
+}
+
+heft_status_t heft__member_set_objects(heft__member_t *member,
+                                       const char *const texts[HEFT__N_MEMBER_OBJECTS],
+                                       const char *const *named, uint32_t n_named,
+                                       heft_error_t *err)
+{
+    char *copies[HEFT__N_MEMBER_OBJECTS] = { NULL };
+    heft__kept_t *kept = NULL;
+    heft_status_t status = copy_named(named, n_named, &kept, err);
+    if (status == HEFT_OK) {
+        status = copy_texts(texts, HEFT__N_MEMBER_OBJECTS, copies, err);
+    }
+    if (status != HEFT_OK) {
+        free_kept(kept, n_named);
+        return status;
     }
     (void)pthread_mutex_lock(&member->lock);
     for (int i = 0; i < HEFT__N_MEMBER_OBJECTS; i++) {
@@ -268,9 +312,18 @@ heft_status_t heft__member_set_objects(heft__member_t *member,
             take_object_locked(member, i, copies[i]);
         }
     }
+    heft__kept_t *old = kept;
+    uint32_t n_old = n_named;
+    if (texts[HEFT__OBJECT_SOURCES] != NULL) {
+        old = member->named;
+        n_old = member->n_named;
+        member->named = kept;
+        member->n_named = n_named;
+    }
     member->n_binds_wanted++;
     change_locked(member);
     (void)pthread_mutex_unlock(&member->lock);
+    free_kept(old, n_old);
     return HEFT_OK;
 }
 

@@ -38,7 +38,7 @@ typedef enum heft__member_object {
     HEFT__OBJECT_MANIFEST = 0,
     HEFT__OBJECT_CONTRACT = 1,
     HEFT__OBJECT_ENDPOINT = 2,
-    HEFT__OBJECT_SOURCE = 3,  /* the source manifest that the plan is made for */
+    HEFT__OBJECT_SOURCES = 3, /* the list of sources that the plan is made for */
     HEFT__OBJECT_MAPPING = 4, /* the text of a traced loader's contract */
     HEFT__N_MEMBER_OBJECTS = 5
 } heft__member_object_t;
@@ -68,9 +68,11 @@ HEFT_MUST_CHECK heft_status_t heft__member_set_object(heft__member_t *member,
                                                       heft__member_object_t which, const char *text,
                                                       heft_error_t *err);
 
-/* The same for several at once, so that no bind in between has some of them. NULL: as it is. */
-HEFT_MUST_CHECK heft_status_t heft__member_set_objects(
-    heft__member_t *member, const char *const texts[HEFT__N_MEMBER_OBJECTS], heft_error_t *err);
+/* The same for several at once, so that no bind in between has some of them. NULL: as it is. named:
+ * n_named objects that the list of sources names, where that is given. */
+HEFT_MUST_CHECK heft_status_t
+heft__member_set_objects(heft__member_t *member, const char *const texts[HEFT__N_MEMBER_OBJECTS],
+                         const char *const *named, uint32_t n_named, heft_error_t *err);
 
 /* Wait until what was set is bound, as long as any request may take. HEFT_ERR_TIMEOUT, or why there
  * is no contact; the thread goes on trying, unless the refusal is final. */

@@ -154,6 +154,11 @@ static char *copy_object(heft__member_t *member, const char *digest)
             text = member->objects[i];
         }
     }
+    for (uint32_t i = 0; i < member->n_named; i++) {
+        if (strcmp(member->named[i].digest, digest) == 0) {
+            text = member->named[i].text;
+        }
+    }
     for (int i = 0; i < HEFT__N_KEPT; i++) {
         if (member->kept[i].text != NULL && strcmp(member->kept[i].digest, digest) == 0) {
             text = member->kept[i].text;
@@ -208,7 +213,8 @@ static heft_status_t send_bind(heft__member_t *member, const char *body, heft_er
     int code = 0;
     (void)snprintf(path, sizeof path, "/v1/members/%s/manifest", member->id);
     heft_status_t status = request(member, "PUT", path, body, 0, &code, NULL, NULL, err);
-    if (status == HEFT_ERR_STATE && code == 409) {
+    /* what is missing, and then what that names */
+    for (int i = 0; i < 2 && status == HEFT_ERR_STATE && code == 409; i++) {
         int n_put = 0;
         heft_status_t put = put_missing(member, &n_put, err);
         if (put != HEFT_OK || n_put == 0) {
@@ -234,7 +240,7 @@ static heft_status_t bind_member(heft__member_t *member, heft_error_t *err)
     memcpy(msg.manifest, member->digests[HEFT__OBJECT_MANIFEST], sizeof msg.manifest);
     memcpy(msg.contract, member->digests[HEFT__OBJECT_CONTRACT], sizeof msg.contract);
     memcpy(msg.endpoint, member->digests[HEFT__OBJECT_ENDPOINT], sizeof msg.endpoint);
-    memcpy(msg.source, member->digests[HEFT__OBJECT_SOURCE], sizeof msg.source);
+    memcpy(msg.sources, member->digests[HEFT__OBJECT_SOURCES], sizeof msg.sources);
     memcpy(msg.mapping, member->digests[HEFT__OBJECT_MAPPING], sizeof msg.mapping);
     (void)pthread_mutex_unlock(&member->lock);
     heft_status_t status = heft__bind_encode(&msg, &body, err);

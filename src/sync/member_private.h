@@ -48,6 +48,8 @@ struct heft__member {
     bool is_telling;    /* reports are to be answered at once */
     char *objects[HEFT__N_MEMBER_OBJECTS];
     char digests[HEFT__N_MEMBER_OBJECTS][HEFT__DIGEST_SIZE];
+    heft__kept_t *named; /* what the list of sources names; n_named of them */
+    uint32_t n_named;
     uint64_t n_binds_wanted; /* raised by set_object */
     uint64_t n_binds_done;
     heft__kept_t kept[HEFT__N_KEPT]; /* the last objects that the owner put */

@@ -4,8 +4,8 @@
  *
  * Events go in (a member joined or reported, begin, cancel, a record was written, time passed);
  * what comes out is the order of each member (a level with a sequence number) and `todo` bits for
- * what the caller must do: write the record, check plans, check the source digest. Every state that
- * waits has a deadline, but for idle and the two poisoned ones, which wait for the operator.
+ * what the caller must do: write the record, check sources, plans, the source digest. Every state
+ * that waits has a deadline, but for idle and the two poisoned ones, which wait for the operator.
  *
  * Invariants (docs/internals/sync.md proves them by exploration): a flip is ordered only after a
  * durable commit; after it nothing is aborted unless a durable revoke follows, which needs every
@@ -75,7 +75,8 @@ enum heft__todo {
     HEFT__TODO_CHECK_PLANS = 1u << 1, /* compare, then heft__round_plans_checked */
     HEFT__TODO_CHECK_DIGEST = 1u << 2, /* combine, then heft__round_prepared */
     HEFT__TODO_WAKE = 1u << 3,         /* an order changed */
-    HEFT__TODO_ENDED = 1u << 4         /* the round has its outcome */
+    HEFT__TODO_ENDED = 1u << 4,        /* the round has its outcome */
+    HEFT__TODO_CHECK_SOURCES = 1u << 5 /* of those bound: then heft__round_sources_checked */
 };
 
 typedef struct heft__round_member {
@@ -147,7 +148,7 @@ typedef struct heft__round {
     heft__decision_t decision; /* durable */
     heft__decision_t pending;  /* being written */
     bool senders_started;
-    bool checking;       /* plans or digest: the caller has been asked */
+    bool checking;       /* sources, plans or digest: the caller has been asked */
     bool started;        /* its begin is on disk */
     bool fencing;        /* STOPPING: destinations have been told to fence */
     bool is_bare;        /* no record was found: members may be in a round that is not known here */
@@ -220,6 +221,9 @@ bool heft__round_is_feeding(const heft__round_t *round);
 void heft__round_cancel(heft__round_t *round, int64_t now_ns);
 void heft__round_written(heft__round_t *round, int64_t ticket, heft__written_t outcome,
                          int64_t now_ns);
+/* The answer to TODO_CHECK_SOURCES: cause NULL when they agree on what they hold. */
+void heft__round_sources_checked(heft__round_t *round, int32_t slot,
+                                 const heft__wire_error_t *cause, int64_t now_ns);
 /* The answer to TODO_CHECK_PLANS: cause NULL when they agree; or why a check could not be made. */
 void heft__round_plans_checked(heft__round_t *round, int32_t slot, const heft__wire_error_t *cause,
                                int64_t now_ns);

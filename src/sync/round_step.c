@@ -310,25 +310,8 @@ static void let_go_of_old_round(heft__round_t *round, heft__round_member_t *m)
     }
 }
 
-static bool step_manifest(heft__round_t *round, int64_t now_ns)
+static void begin_preflight(heft__round_t *round, int64_t now_ns)
 {
-    EACH_MEMBER(round, m)
-    {
-        let_go_of_old_round(round, m);
-    }
-    EACH_MEMBER(round, m)
-    {
-        if (m->gone) {
-            heft__round_fail_gone(round, m, now_ns);
-            return true;
-        }
-    }
-    EACH_MEMBER(round, m)
-    {
-        if (!heft__round_is_ready(m)) {
-            return false;
-        }
-    }
     if (round->kind == HEFT__KIND_SYNC && round->version == round->committed_version) {
         EACH_MEMBER(round, m)
         {
@@ -348,13 +331,55 @@ static bool step_manifest(heft__round_t *round, int64_t now_ns)
         round->kind == HEFT__KIND_LIVE ? HEFT__PHASE_LIVE : HEFT__PHASE_PREFLIGHT;
     heft__round_enter(round, HEFT__ROUND_PREPARING, next, now_ns);
     heft__round_order_all(round, next);
+}
+
+static bool step_manifest(heft__round_t *round, int64_t now_ns)
+{
+    EACH_MEMBER(round, m)
+    {
+        let_go_of_old_round(round, m);
+    }
+    EACH_MEMBER(round, m)
+    {
+        if (m->gone) {
+            heft__round_fail_gone(round, m, now_ns);
+            return true;
+        }
+    }
+    EACH_MEMBER(round, m)
+    {
+        if (!heft__round_is_ready(m)) {
+            return false;
+        }
+    }
+    if (round->kind == HEFT__KIND_SYNC || round->kind == HEFT__KIND_PREFLIGHT) {
+        round->checking = true; /* what they hold, before anyone plans for it */
+        round->todo |= HEFT__TODO_CHECK_SOURCES;
+        return false;
+    }
+    begin_preflight(round, now_ns);
     return true;
+}
+
+void heft__round_sources_checked(heft__round_t *round, int32_t slot,
+                                 const heft__wire_error_t *cause, int64_t now_ns)
+{
+    if (round->state != HEFT__ROUND_PREPARING || round->phase != HEFT__PHASE_MANIFEST ||
+        !round->checking) {
+        return; /* it has failed meanwhile */
+    }
+    if (cause != NULL) {
+        heft__round_fail(round, slot, cause, now_ns);
+    } else {
+        begin_preflight(round, now_ns);
+    }
+    heft__round_advance(round, now_ns);
 }
 
 bool heft__round_step_preparing(heft__round_t *round, int64_t now_ns)
 {
     if (round->phase == HEFT__PHASE_MANIFEST) {
-        return step_manifest(round, now_ns);
+        return !round->checking && step_manifest(round, now_ns);
     }
     if (round->checking || !heft__round_all_done(round)) {
         return false;

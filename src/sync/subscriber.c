@@ -168,13 +168,13 @@ heft_status_t heft__subscriber_export(heft_subscriber_t *sub, heft_error_t *err)
 /* Its plan was made without a round: this is the source that it is made for. */
 static heft_status_t offer_contract(heft_subscriber_t *sub, heft_error_t *err)
 {
-    char *text = NULL;
-    heft_status_t status =
-        heft_manifest_encode(heft_contract_get_manifest(sub->destination.contract), &text, err);
+    heft__sources_t sources = { .n = 0 };
+    heft_status_t status = heft__sources_init_one(
+        heft_contract_get_manifest(sub->destination.contract), &sources, err);
     if (status == HEFT_OK) {
-        status = heft__subscriber_offer(sub, text, err);
-        heft_string_free(text);
+        status = heft__subscriber_offer(sub, &sources, err);
     }
+    heft__sources_fini(&sources);
     return status;
 }
 

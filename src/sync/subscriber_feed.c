@@ -272,11 +272,10 @@ bool heft__subscriber_can_feed(const heft_subscriber_t *sub)
     return sub->work.inputs.n == 0;
 }
 
-heft_status_t heft__subscriber_offer(heft_subscriber_t *sub, const char *source, heft_error_t *err)
+heft_status_t heft__subscriber_offer(heft_subscriber_t *sub, const heft__sources_t *sources,
+                                     heft_error_t *err)
 {
-    return heft__subscriber_can_feed(sub)
-               ? heft__member_set_object(sub->member, HEFT__OBJECT_SOURCE, source, err)
-               : HEFT_OK;
+    return heft__subscriber_can_feed(sub) ? heft__sources_bind(sources, sub->member, err) : HEFT_OK;
 }
 
 static heft_status_t check_service(heft_subscriber_t *sub, const heft__order_t *order,

@@ -139,7 +139,7 @@ static heft_status_t bind_anew(heft_subscriber_t *sub, const heft_subscriber_t *
     char *manifest = NULL;
     char *contract = NULL;
     char *mapping = NULL;
-    char *source = NULL;
+    heft__sources_t sources = { .n = 0 };
     heft__text_t endpoint;
     heft__text_init(&endpoint);
     heft__window_encode(sub->window, &endpoint);
@@ -148,8 +148,8 @@ static heft_status_t bind_anew(heft_subscriber_t *sub, const heft_subscriber_t *
         status = heft__mapping_encode(&next->mapping, next->rank, &contract, &mapping, err);
     }
     if (status == HEFT_OK && heft__subscriber_can_feed(next)) {
-        status = heft_manifest_encode(heft_contract_get_manifest(next->destination.contract),
-                                      &source, err);
+        status = heft__sources_init_one(heft_contract_get_manifest(next->destination.contract),
+                                        &sources, err);
     }
     if (status == HEFT_OK && endpoint.failed) {
         status = heft__error_nomem(err, endpoint.len);
@@ -157,15 +157,16 @@ static heft_status_t bind_anew(heft_subscriber_t *sub, const heft_subscriber_t *
     if (status == HEFT_OK) {
         const char *const texts[HEFT__N_MEMBER_OBJECTS] = {
             [HEFT__OBJECT_MANIFEST] = manifest,      [HEFT__OBJECT_CONTRACT] = contract,
-            [HEFT__OBJECT_ENDPOINT] = endpoint.data, [HEFT__OBJECT_SOURCE] = source,
+            [HEFT__OBJECT_ENDPOINT] = endpoint.data, [HEFT__OBJECT_SOURCES] = sources.text,
             [HEFT__OBJECT_MAPPING] = mapping,
         };
-        status = heft__member_set_objects(sub->member, texts, err);
+        status = heft__member_set_objects(sub->member, texts, (const char *const *)sources.texts,
+                                          sources.n, err);
     }
     heft__text_fini(&endpoint);
     heft__free(contract);
     heft__free(mapping);
-    heft_string_free(source);
+    heft__sources_fini(&sources);
     heft_string_free(manifest);
     return status;
 }

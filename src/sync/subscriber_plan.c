@@ -309,50 +309,62 @@ heft_status_t heft__subscriber_provide_staging(heft_subscriber_t *sub,
 
 /* ---- the source of a round ---- */
 
-/* Manifests say nothing of shards yet, so each source would send everything. */
-static heft_status_t find_source(const heft__order_t *order, const char **digest_out,
-                                 heft__problems_t *problems, heft_error_t *err)
+/* Whole tensors of one source, so far. */
+static heft_status_t refuse(const char *text, heft__problems_t *problems, heft_error_t *err)
 {
-    if (order->n_peers != 1) {
-        heft_status_t status = heft__error_set(
-            err, HEFT_ERR_UNSUPPORTED,
-            "%u sources, this version takes exactly one: %s, %s%s: end the others", order->n_peers,
-            order->n_peers > 0 ? order->peers[0].id : "",
-            order->n_peers > 1 ? order->peers[1].id : "", order->n_peers > 2 ? ", ..." : "");
-        (void)!heft__problems_add(problems, HEFT__PROBLEM_SIDE, NULL, "%s",
-                                  err != NULL ? err->message : "several sources");
-        return status;
-    }
-    *digest_out = order->peers[0].manifest;
-    return HEFT_OK;
+    (void)!heft__problems_add(problems, HEFT__PROBLEM_SIDE, NULL, "%s", text);
+    return heft__error_set(err, HEFT_ERR_UNSUPPORTED, "%s", text);
 }
 
-static heft_status_t fetch_source(heft_subscriber_t *sub, const char *key, char **text_out,
-                                  heft_manifest_t **source_out, heft_error_t *err)
+static heft_status_t check_sources(const heft__order_t *order, heft__problems_t *problems,
+                                   heft_error_t *err)
 {
-    size_t n = 0;
-    heft_status_t status = heft__member_get_object(sub->member, key, text_out, &n, err);
-    return status == HEFT_OK ? heft_manifest_decode(*text_out, n, source_out, err) : status;
+    char text[320];
+    if (order->n_peers != 1) {
+        (void)snprintf(text, sizeof text,
+                       "%u sources, this version takes exactly one: %s, %s%s: end the others",
+                       order->n_peers, order->n_peers > 0 ? order->peers[0].id : "",
+                       order->n_peers > 1 ? order->peers[1].id : "",
+                       order->n_peers > 2 ? ", ..." : "");
+        return refuse(text, problems, err);
+    }
+    return order->sources[0] != '\0'
+               ? HEFT_OK
+               : heft__error_set(err, HEFT_ERR_PROTOCOL, "an order of preflight without sources");
+}
+
+static heft_status_t load_sources(heft_subscriber_t *sub, const heft__order_t *order,
+                                  heft__problems_t *problems, heft__sources_t *sources_out,
+                                  heft_error_t *err)
+{
+    heft__sources_t sources = { .n = 0 };
+    heft_status_t status = heft__sources_load(sub->member, order->sources, &sources, err);
+    if (status == HEFT_OK && sources.placement != NULL) {
+        status = refuse("sources of parts, this version takes whole tensors", problems, err);
+    }
+    if (status != HEFT_OK) {
+        heft__sources_fini(&sources);
+        return status;
+    }
+    *sources_out = sources;
+    return HEFT_OK;
 }
 
 heft_status_t heft__subscriber_plan(heft_subscriber_t *sub, const heft__order_t *order,
                                     heft__problems_t *problems, bool *moved_out, heft_error_t *err)
 {
-    const char *key = NULL;
-    heft_status_t status = find_source(order, &key, problems, err);
+    heft_status_t status = check_sources(order, problems, err);
     if (status != HEFT_OK) {
         return status;
     }
-    if (sub->work.plan != NULL && strcmp(sub->work.key, key) == 0) { /* an equal manifest */
+    if (sub->work.plan != NULL && strcmp(sub->work.key, order->sources) == 0) { /* the same */
         return heft__subscriber_provide_staging(sub, &sub->work.layout, moved_out, err);
     }
     heft__work_t work = { .plan = NULL };
-    heft_manifest_t *source = NULL;
-    char *text = NULL;
-    status = fetch_source(sub, key, &text, &source, err);
+    heft__sources_t sources = { .n = 0 };
+    status = load_sources(sub, order, problems, &sources, err);
     if (status == HEFT_OK) {
-        status = make_work(sub, source, problems, &work, err);
-        heft_manifest_destroy(source);
+        status = make_work(sub, sources.whole, problems, &work, err);
     }
     if (status == HEFT_OK && work.inputs.n > 0) {
         status = heft__subscriber_keep_cold(sub, work.inputs.is_loaded, err);
@@ -361,14 +373,14 @@ heft_status_t heft__subscriber_plan(heft_subscriber_t *sub, const heft__order_t 
         status = heft__subscriber_provide_staging(sub, &work.layout, moved_out, err);
     }
     if (status == HEFT_OK) {
-        memcpy(work.key, key, sizeof work.key);
+        memcpy(work.key, sources.digest, sizeof work.key);
         heft__work_fini(&sub->work);
         sub->work = work;
-        status = heft__subscriber_offer(sub, text, err);
+        status = heft__subscriber_offer(sub, &sources, err);
     } else {
         heft__work_fini(&work);
     }
-    heft__free(text);
+    heft__sources_fini(&sources);
     return status;
 }
 
@@ -397,15 +409,15 @@ static heft_status_t check_destination(const heft_subscriber_t *sub, heft_error_
     return status;
 }
 
-/* The digest under which the source's manifest comes, if it is the contract's. */
+/* The digest under which the contract's source comes, if it is the usual one: replica 0, rank 0. */
 static heft_status_t make_key(const heft_manifest_t *source, char *key_out, heft_error_t *err)
 {
-    char *text = NULL;
-    heft_status_t status = heft_manifest_encode(source, &text, err);
+    heft__sources_t sources = { .n = 0 };
+    heft_status_t status = heft__sources_init_one(source, &sources, err);
     if (status == HEFT_OK) {
-        heft__object_digest(text, strlen(text), key_out);
-        heft_string_free(text);
+        memcpy(key_out, sources.digest, HEFT__DIGEST_SIZE);
     }
+    heft__sources_fini(&sources);
     return status;
 }
 

@@ -10,6 +10,7 @@
 #include "sync/mapping.h"
 #include "sync/member.h"
 #include "sync/home.h"
+#include "sync/sources.h"
 #include "sync/staging.h"
 
 /* What a destination is made of, whichever way it was created. Borrowed. */
@@ -185,8 +186,9 @@ bool heft__subscriber_is_feeder(const heft_subscriber_t *sub, const heft__order_
 /* What is live is what the source's bytes made of it: nothing that the engine's loader wrote, and
  * nothing that the engine changed afterwards. */
 bool heft__subscriber_can_feed(const heft_subscriber_t *sub);
-/* Others may be fed by this one, by the plan that it has now for this source manifest. */
-HEFT_MUST_CHECK heft_status_t heft__subscriber_offer(heft_subscriber_t *sub, const char *source,
+/* Others may be fed by this one, by the plan that it has now for these sources. */
+HEFT_MUST_CHECK heft_status_t heft__subscriber_offer(heft_subscriber_t *sub,
+                                                     const heft__sources_t *sources,
                                                      heft_error_t *err);
 /* Carry it out. */
 void heft__subscriber_feed(heft_subscriber_t *sub, const heft__order_t *order);

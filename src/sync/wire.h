@@ -263,8 +263,8 @@ typedef struct heft__bind {
     char endpoint[HEFT__DIGEST_SIZE]; /* "" for a source */
     char mapping[HEFT__DIGEST_SIZE];  /* of a destination with a traced loader: its contract's text
                                        */
-    char source[HEFT__DIGEST_SIZE];   /* of a destination: the source manifest its plan is made
-                                         for; "": it has no plan yet */
+    char sources[HEFT__DIGEST_SIZE];  /* of a destination: the object of the sources that its plan
+                                         is made for; "": it has no plan yet */
 } heft__bind_t;
 
 heft_status_t heft__bind_encode(const heft__bind_t *msg, char **text_out, heft_error_t *err);
@@ -364,7 +364,8 @@ typedef struct heft__order {
     bool feeds;      /* a destination that does what sources do in this round */
     char plan[HEFT__DIGEST_SIZE]; /* "" when there is none; likewise source_digest */
     char source_digest[HEFT__DIGEST_SIZE];
-    heft__peer_t *peers; /* owned */
+    char sources[HEFT__DIGEST_SIZE]; /* preflight: the object of the sources; else "" */
+    heft__peer_t *peers;             /* owned */
     uint32_t n_peers;
     char (*digests)[HEFT__DIGEST_SIZE]; /* owned */
     uint32_t n_digests;
@@ -376,6 +377,24 @@ void heft__order_init(heft__order_t *order);
 void heft__order_fini(heft__order_t *order);
 heft_status_t heft__order_encode(const heft__order_t *msg, char **text_out, heft_error_t *err);
 heft_status_t heft__order_decode(const char *text, size_t n, heft__order_t *out, heft_error_t *err);
+
+/* ---- sources object ---- */
+
+#define HEFT__MAX_SOURCES 4096
+
+/* One of those that hold the model together. */
+typedef struct heft__source {
+    uint32_t replica;
+    uint32_t rank;
+    char manifest[HEFT__DIGEST_SIZE];
+} heft__source_t;
+
+/* {"format": 1, "sources": [...]}, one text for one list. Sources are strictly ascending by
+ * replica, then rank; at least one. Decoded ones are owned by the caller (heft__free). */
+heft_status_t heft__source_list_encode(const heft__source_t *sources, uint32_t n, char **text_out,
+                                       heft_error_t *err);
+heft_status_t heft__source_list_decode(const char *text, size_t n, heft__source_t **sources_out,
+                                       uint32_t *n_out, heft_error_t *err);
 
 /* ---- plans and digests objects ---- */
 

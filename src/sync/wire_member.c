@@ -128,7 +128,7 @@ static const heft__field_t bind_fields[] = {
     { "contract", HEFT__FIELD_HEX, false, AT(contract), 0, 64, NULL },
     { "endpoint", HEFT__FIELD_HEX, false, AT(endpoint), 0, 64, NULL },
     { "mapping", HEFT__FIELD_HEX, false, AT(mapping), 0, 64, NULL },
-    { "source", HEFT__FIELD_HEX, false, AT(source), 0, 64, NULL },
+    { "sources", HEFT__FIELD_HEX, false, AT(sources), 0, 64, NULL },
     HEFT__FIELD_END
 };
 #undef AT

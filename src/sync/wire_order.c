@@ -20,6 +20,7 @@ static const heft__field_t order_fields[] = {
     { "feeds", HEFT__FIELD_BOOL, false, AT(feeds), 0, 0, NULL },
     { "plan", HEFT__FIELD_HEX, false, AT(plan), 0, 64, NULL },
     { "source_digest", HEFT__FIELD_HEX, false, AT(source_digest), 0, 64, NULL },
+    { "sources", HEFT__FIELD_HEX, false, AT(sources), 0, 64, NULL },
     { "peers", HEFT__FIELD_LIST, false, 0, 0, 0, NULL },
     { "digests", HEFT__FIELD_LIST, false, 0, 0, 0, NULL },
     { "objects", HEFT__FIELD_LIST, false, 0, 0, 0, NULL },

@@ -483,8 +483,8 @@ static void two_sources_are_refused_before_pause(void **state)
     EXPECT_STATUS(heft_publisher_create(&p, fleet.source.manifest,
                                         (const void *const *)fleet.source.data, &second, &err),
                   HEFT_OK);
-    EXPECT_STATUS(pf_push(&fleet, 1, &result, &err), HEFT_ERR_UNSUPPORTED);
-    EXPECT_MESSAGE("2 sources");
+    EXPECT_STATUS(pf_push(&fleet, 1, &result, &err), HEFT_ERR_PROOF);
+    EXPECT_MESSAGE("source.heft.0.0 and source.heft.0.1 both have that name");
     assert_int_equal(atomic_load(&fleet.engines[0].n_paused), 0);
     heft_publisher_destroy(second);
     push_ok(&fleet, 2, &result);

@@ -72,8 +72,12 @@ char *fleet_await_round(const char *url, const char *round)
 {
     char path[128];
     (void)snprintf(path, sizeof path, "/v1/rounds/%s?wait=10", round);
+    const int64_t limit = heft__clock_mono_ns() + FLEET_WAIT_NS;
     char *reply = NULL;
-    assert_int_equal(fleet_request(url, "GET", path, NULL, &reply), 200);
+    do { /* a large fleet on a busy machine takes longer than one request may wait */
+        heft__free(reply);
+        assert_int_equal(fleet_request(url, "GET", path, NULL, &reply), 200);
+    } while (strstr(reply, "\"ended\":false") != NULL && heft__clock_mono_ns() < limit);
     return reply;
 }
 
@@ -98,8 +102,8 @@ char *fleet_push(const char *url, int64_t version, const char *key)
 static heft_status_t send_text(fleet_member_t *m, const char *method, const char *path,
                                const char *body, int *code_out, char **reply_out, heft_error_t *err)
 {
-    return heft__http_request(m->http, method, path, body, strlen(body), 30000, code_out, reply_out,
-                              NULL, err);
+    return heft__http_request(m->http, method, path, body, body != NULL ? strlen(body) : 0, 30000,
+                              code_out, reply_out, NULL, err);
 }
 
 static bool put_object(fleet_member_t *m, const char *text, char *digest_out)
@@ -116,10 +120,21 @@ static bool put_manifest(fleet_member_t *m, char *digest_out)
 {
     heft_manifest_t *manifest = NULL;
     char *text = NULL;
-    const heft_shape_t shape = { .rank = 1, .extent = { 4 } };
+    const bool is_part = m->part[2] > 0;
+    const heft_shape_t shape = { .rank = 1, .extent = { is_part ? m->part[1] : 4 } };
+    const heft_part_t part = { .shape = { .rank = 1, .extent = { m->part[2] } },
+                               .begin = { m->part[0] },
+                               .replica = m->copy };
     const char *side = heft__role_text(m->sim.role);
+    char name[32] = "w";
+    if (m->sim.role == HEFT__ROLE_SOURCE && m->rank > 0 && !is_part) {
+        (void)snprintf(name, sizeof name, "w.%u", (unsigned)m->rank);
+    }
     bool ok = heft_manifest_create(side, &manifest, NULL) == HEFT_OK &&
-              heft_manifest_add(manifest, "w", HEFT_DTYPE_F32, &shape, NULL) == HEFT_OK &&
+              heft_manifest_add(manifest, name, HEFT_DTYPE_F32, &shape, NULL) == HEFT_OK &&
+              (!is_part || heft_manifest_set_part(manifest, name, &part, NULL) == HEFT_OK) &&
+              (m->made == NULL ||
+               heft_manifest_set_attr(manifest, "framework", m->made, NULL) == HEFT_OK) &&
               heft_manifest_finish(manifest, NULL) == HEFT_OK &&
               heft_manifest_encode(manifest, &text, NULL) == HEFT_OK &&
               put_object(m, text, digest_out);
@@ -351,6 +366,42 @@ static bool finish_work(fleet_member_t *m, const heft__order_t *order)
     return true;
 }
 
+static bool is_listed(const heft__order_t *order, const char *digest)
+{
+    for (uint32_t i = 0; i < order->n_objects; i++) {
+        if (strcmp(order->objects[i], digest) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Get the list of sources: what it names must be among the order's objects. */
+static void note_sources(fleet_member_t *m, const heft__order_t *order)
+{
+    char path[128];
+    char *text = NULL;
+    heft__source_t *sources = NULL;
+    uint32_t n = 0;
+    uint32_t n_listed = 0;
+    int code;
+    heft_error_t err = HEFT_ERROR_INIT;
+    (void)snprintf(path, sizeof path, "/v1/objects/%s", order->sources);
+    if (is_listed(order, order->sources) &&
+        send_text(m, "GET", path, NULL, &code, &text, &err) == HEFT_OK &&
+        heft__source_list_decode(text, strlen(text), &sources, &n, &err) == HEFT_OK) {
+        for (uint32_t i = 0; i < n; i++) {
+            n_listed += is_listed(order, sources[i].manifest);
+        }
+    }
+    (void)pthread_mutex_lock(&m->lock);
+    memcpy(m->sources, order->sources, sizeof m->sources);
+    m->n_sources = n_listed == n ? n : 0;
+    (void)pthread_mutex_unlock(&m->lock);
+    heft__free(sources);
+    heft__free(text);
+}
+
 static void take_order(fleet_member_t *m, const heft__order_t *order)
 {
     heft__round_member_t as_slot;
@@ -416,6 +467,9 @@ static void *run_member(void *arg)
         if (code == 200) {
             heft__order_fini(&order);
             order = fresh;
+            if (order.target == HEFT__PHASE_PREFLIGHT) {
+                note_sources(m, &order);
+            }
             take_order(m, &order);
             if (is_working(m)) {
                 continue; /* say first that it has begun */

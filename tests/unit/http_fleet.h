@@ -24,7 +24,13 @@ typedef struct fleet_member {
     heft__phase_t die_phase;  /* stop without a word when this is ordered */
     bool other_plan;          /* its plan digest differs from what the source computes */
     const char *transport;
+    int64_t part[3];  /* of a source: rows [0] to [0] + [1] of "w", which has [2]; else all of a
+                       * tensor of its own */
+    uint32_t copy;    /* replica of that part */
+    const char *made; /* attribute framework; NULL: none */
     /* what the test reads under the lock */
+    char sources[HEFT__DIGEST_SIZE]; /* of the last preflight */
+    uint32_t n_sources;              /* of them, each with its manifest among the order's objects */
     sim_t sim;
     char id[HEFT__ID_SIZE];
     char incarnation[HEFT__INCARNATION_SIZE];

@@ -44,6 +44,15 @@ static inline void clear_todo(table_t *t)
     t->round.todo = 0;
 }
 
+/* What sources hold is not looked at here. */
+static inline void agree(table_t *t)
+{
+    if ((t->round.todo & HEFT__TODO_CHECK_SOURCES) != 0) {
+        t->round.todo &= ~(uint32_t)HEFT__TODO_CHECK_SOURCES;
+        heft__round_sources_checked(&t->round, -1, NULL, t->now);
+    }
+}
+
 static inline void set_table(table_t *t, uint32_t n_members)
 {
     heft__round_config_t config = { .contact_ns = 30 * S };
@@ -88,7 +97,9 @@ static inline heft_status_t report(table_t *t, uint32_t slot, heft__phase_t phas
     r.error.status = HEFT_ERR_IO;
     r.error.phase = phase;
     (void)strcpy(r.error.cause, "said so");
-    return heft__round_report(&t->round, slot, &r, t->now, err);
+    heft_status_t status = heft__round_report(&t->round, slot, &r, t->now, err);
+    agree(t);
+    return status;
 }
 
 static inline void say(table_t *t, uint32_t slot, heft__phase_t phase, heft__result_t result,
@@ -119,12 +130,14 @@ static inline heft_status_t begin(table_t *t, int64_t version, heft_error_t *err
 static inline void write_ok(table_t *t)
 {
     heft__round_written(&t->round, t->round.write_ticket, HEFT__WRITTEN_OK, t->now);
+    agree(t);
 }
 
 static inline void tick_after(table_t *t, int64_t ns)
 {
     t->now += ns;
     heft__round_tick(&t->round, t->now);
+    agree(t);
 }
 
 /* Everybody keeps in touch while time passes. */
@@ -135,6 +148,7 @@ static inline void stay(table_t *t, int64_t ns, uint32_t n)
         t->members[i].contact_ns = t->now;
     }
     heft__round_tick(&t->round, t->now);
+    agree(t);
 }
 
 #define EXPECT_ORDER(slot, phase)                                                        \

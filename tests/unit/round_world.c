@@ -116,6 +116,9 @@ static void serve_todo(node_t *n)
             put_on_disk(n);
             heft__round_written(r, r->write_ticket, HEFT__WRITTEN_OK, 0);
         }
+        if ((todo & HEFT__TODO_CHECK_SOURCES) != 0) {
+            heft__round_sources_checked(r, -1, NULL, 0);
+        }
         if ((todo & HEFT__TODO_CHECK_PLANS) != 0) {
             heft__round_plans_checked(r, -1, NULL, 0);
         }

@@ -370,7 +370,7 @@ static void route_to_self_refused(void **state)
     enroll(e, "source", 0, INC_A);
     bind_text(body, sizeof body, INC_A, manifest, contract, endpoint);
     expect(e, "PUT", "/v1/members/source.heft.0.0/manifest", body, 400,
-           "contract, endpoint and source are for destinations");
+           "contract, endpoint and sources are for destinations");
     (void)snprintf(body, sizeof body, "{\"incarnation\":\"" INC_A "\",\"manifest\":\"%s\"}",
                    manifest);
     expect(e, "PUT", "/v1/members/source.heft.0.0/manifest", body, 200, "{}");
@@ -719,7 +719,9 @@ static void long_poll_gets_the_order_and_gets_it_again(void **state)
     assert_int_equal(order.n_peers, 1);
     assert_string_equal(order.peers[0].id, "destination.heft.0.0");
     assert_true(order.peers[0].moves);
-    assert_int_equal(order.n_objects, 3);
+    /* manifest, contract and endpoint of the peer; the list of sources, and its one manifest */
+    assert_int_equal(order.n_objects, 5);
+    assert_true(heft__is_hex(order.sources, 64));
     assert_true(order.left_ms > 0 && order.left_ms <= 60000);
     /* the reply was lost: the member has not taken the order in, and gets the same one */
     start_poll(&second, e, 2, 0, &thread);

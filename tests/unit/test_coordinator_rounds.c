@@ -32,6 +32,8 @@ static void round_commits_and_destinations_serve(void **state)
     assert_int_equal(f->source.n_works[HEFT__PHASE_PREPARE], 1);
     assert_int_equal(f->source.n_works[HEFT__PHASE_PAUSE], 0);
     assert_int_equal(f->dest[0].n_works[HEFT__PHASE_PREPARE], 0);
+    assert_int_equal(f->dest[0].n_sources, 1);
+    assert_string_equal(f->dest[0].sources, f->source.sources);
     fleet_stop(f);
     free(f);
 }
@@ -213,6 +215,103 @@ static void expect_abort_at(heft__phase_t phase, heft__result_t result, bool sou
     await_live(&f->dest[1], 2, true);
     fleet_stop(f);
     free(f);
+}
+
+/* ---- what sources hold together ---- */
+
+typedef struct side {
+    fleet_t *f;
+    fleet_member_t *second;
+} side_t;
+
+/* A fleet with two sources: rows of w that has 10, and what the second says of its framework. */
+static void start_side(side_t *side, const int64_t first[2], const int64_t second[3], uint32_t copy,
+                       const char *made)
+{
+    const heft_coordinator_opts_t opts = quick_opts();
+    side->f = fleet_new();
+    side->second = calloc(1, sizeof *side->second);
+    assert_non_null(side->second);
+    side->f->source.part[0] = first[0];
+    side->f->source.part[1] = first[1];
+    side->f->source.part[2] = 10;
+    memcpy(side->second->part, second, sizeof side->second->part);
+    side->second->copy = copy;
+    side->second->made = made;
+    fleet_start(side->f, &opts);
+    fleet_member_start(side->second, side->f->url, HEFT__ROLE_SOURCE, 1, 0);
+    fleet_await_bound(side->second);
+}
+
+static void stop_side(side_t *side)
+{
+    fleet_member_stop(side->second);
+    fleet_stop(side->f);
+    free(side->second);
+    free(side->f);
+}
+
+/* Refused before anyone plans for it, under the members' names. */
+static void refuse_side(const int64_t first[2], const int64_t second[3], const char *made,
+                        const char *text)
+{
+    side_t side;
+    start_side(&side, first, second, 0, made);
+    char *json = fleet_push(side.f->url, 8, "a");
+    if (strstr(json, text) == NULL) {
+        fail_msg("%s is not in %s", text, json);
+    }
+    assert_non_null(strstr(json, "\"kind\":\"side\""));
+    const heft__outcome_t out = outcome_of(json);
+    expect_outcome(&out, "aborted");
+    assert_int_equal(side.f->dest[0].n_orders[HEFT__PHASE_PREFLIGHT], 0);
+    assert_int_equal(side.f->source.n_orders[HEFT__PHASE_PREFLIGHT], 0);
+    stop_side(&side);
+}
+
+static void box_gap(void **state)
+{
+    (void)state;
+    refuse_side((int64_t[]){ 0, 4 }, (int64_t[]){ 6, 4, 10 }, NULL,
+                "tensor \\\"w\\\": no source holds [4..6): 2 of 10 elements are missing");
+}
+
+static void box_overlap(void **state)
+{
+    (void)state;
+    refuse_side((int64_t[]){ 0, 6 }, (int64_t[]){ 4, 6, 10 }, NULL,
+                "overlap without a replica index: source.heft.0.0 and source.heft.1.0 both hold "
+                "[4..6) as replica 0");
+}
+
+static void side_disagrees_with_itself(void **state)
+{
+    (void)state;
+    refuse_side((int64_t[]){ 0, 6 }, (int64_t[]){ 6, 6, 12 }, NULL,
+                "F32 [10] of source.heft.0.0, F32 [12] of source.heft.1.0");
+    refuse_side((int64_t[]){ 0, 6 }, (int64_t[]){ 6, 4, 10 }, "jax",
+                "framework\\\" is not given of source.heft.0.0, jax of source.heft.1.0");
+}
+
+/* Every member of a round gets one list, in the order of (replica, rank), whoever came first. */
+static void sources_are_one_list(void **state)
+{
+    (void)state;
+    side_t side;
+    start_side(&side, (int64_t[]){ 0, 6 }, (int64_t[]){ 4, 6, 10 }, 1, NULL); /* a replica */
+    heft__outcome_t out = outcome_of(fleet_push(side.f->url, 8, "a"));
+    expect_outcome(&out, "committed");
+    assert_int_equal(side.f->source.n_sources, 2);
+    assert_int_equal(side.second->n_sources, 2);
+    assert_int_equal(side.f->dest[1].n_sources, 2);
+    assert_string_equal(side.f->source.sources, side.second->sources);
+    assert_string_equal(side.f->source.sources, side.f->dest[1].sources);
+    char first[HEFT__DIGEST_SIZE];
+    memcpy(first, side.second->sources, sizeof first);
+    out = outcome_of(fleet_push(side.f->url, 9, "b"));
+    expect_outcome(&out, "committed");
+    assert_string_equal(side.second->sources, first);
+    stop_side(&side);
 }
 
 static void preflight_failure_aborts(void **state)
@@ -616,6 +715,10 @@ int main(void)
         cmocka_unit_test(single_flight),
         cmocka_unit_test(receivers_armed_first),
         cmocka_unit_test(every_source_must_have_sent),
+        cmocka_unit_test(box_gap),
+        cmocka_unit_test(box_overlap),
+        cmocka_unit_test(side_disagrees_with_itself),
+        cmocka_unit_test(sources_are_one_list),
         cmocka_unit_test(preflight_failure_aborts),
         cmocka_unit_test(prepare_failure_aborts),
         cmocka_unit_test(stage_failure_keeps_n),

@@ -392,6 +392,7 @@ static void silent_receiver_is_fenced_by_its_source(void **state)
     r.result = HEFT__RESULT_OK;
     t->round.id = id;
     EXPECT_STATUS(heft__round_report(&t->round, 2, &r, t->now, &err), HEFT_OK);
+    agree(t);
     assert_false(t->members[2].excluded);
     EXPECT_ORDER(2, HEFT__PHASE_PREFLIGHT);
 }

@@ -456,6 +456,7 @@ static void source_of_a_forgotten_round_is_let_go(void **state)
     r.phase = HEFT__PHASE_ABORT;
     r.state = HEFT__STATE_IDLE;
     EXPECT_STATUS(heft__round_report(&t->round, 0, &r, t->now, &err), HEFT_OK);
+    agree(t);
     EXPECT_ORDER(0, HEFT__PHASE_PREFLIGHT);
     EXPECT_ORDER(1, HEFT__PHASE_PREFLIGHT);
 }

@@ -73,6 +73,15 @@ static heft_status_t try_plans(const char *text, size_t n, heft_error_t *err)
     return status;
 }
 
+static heft_status_t try_sources(const char *text, size_t n, heft_error_t *err)
+{
+    heft__source_t *out = NULL;
+    uint32_t count = 0;
+    heft_status_t status = heft__source_list_decode(text, n, &out, &count, err);
+    heft__free(out);
+    return status;
+}
+
 static heft_status_t try_digests(const char *text, size_t n, heft_error_t *err)
 {
     heft__digest_set_t out = { .params = NULL };
@@ -124,6 +133,7 @@ typedef struct wrong {
 #define PEER(rest)                                                                       \
     "{\"id\":\"a\",\"incarnation\":\"" INC "\",\"replica\":0,\"rank\":0,\"moves\":true," \
     "\"transports\":[\"shm\"],\"manifest\":\"" DIG "\"" rest "}"
+#define SRC(replica, rank) "{\"replica\":" replica ",\"rank\":" rank ",\"manifest\":\"" DIG "\"}"
 #define CON(rest) \
     "{\"format\":1,\"recipe\":{\"name\":\"n\",\"text\":\"t\"},\"bindings\":{}" rest "}"
 
@@ -239,6 +249,17 @@ static const wrong_t wrongs[] = {
       HEFT_ERR_FORMAT, "\"bindings\" is not an object" },
     { try_plans, "{\"format\":1,\"plans\":{\"a\":\"b\"}}", HEFT_ERR_FORMAT, "entry \"a\"" },
     { try_plans, "{\"format\":1,\"plans\":[]}", HEFT_ERR_FORMAT, "\"plans\" is not an object" },
+    { try_sources, "{\"format\":1,\"sources\":[]}", HEFT_ERR_FORMAT, "0 of them, 1 to 4096" },
+    { try_sources, "{\"format\":2,\"sources\":[" SRC("0", "0") "]}", HEFT_ERR_FORMAT, "format" },
+    { try_sources, "{\"format\":1,\"sources\":{}}", HEFT_ERR_FORMAT, "\"sources\" is not" },
+    { try_sources, "{\"format\":1,\"sources\":[7]}", HEFT_ERR_FORMAT, "item 0 is not an object" },
+    { try_sources, "{\"format\":1,\"sources\":[{\"replica\":0,\"rank\":0}]}", HEFT_ERR_FORMAT,
+      "\"manifest\" is missing" },
+    { try_sources, "{\"format\":1,\"sources\":[" SRC("0", "-1") "]}", HEFT_ERR_FORMAT, "\"rank\"" },
+    { try_sources, "{\"format\":1,\"sources\":[" SRC("0", "1") "," SRC("0", "1") "]}",
+      HEFT_ERR_FORMAT, "replica 0 rank 1 stands behind replica 0 rank 1" },
+    { try_sources, "{\"format\":1,\"sources\":[" SRC("1", "0") "," SRC("0", "1") "]}",
+      HEFT_ERR_FORMAT, "replica 0 rank 1 stands behind replica 1 rank 0" },
     { try_digests, "{\"format\":1,\"params\":{}}", HEFT_ERR_NOT_FOUND, "none for plan" },
     { try_digests, "{\"format\":1,\"params\":{\"" DIG "\":{}}}", HEFT_ERR_FORMAT, "no list" },
     { try_digests, "{\"format\":1,\"params\":{\"" DIG "\":[\"12\"]}}", HEFT_ERR_FORMAT,
@@ -283,6 +304,7 @@ static void unknown_json_key_named(void **state)
         { try_begin, "{\"version\":1,\"key\":\"a\",\"odd_one\":1}" },
         { try_contract, CON(",\"rank\":0,\"ranks\":1,\"odd_one\":1") },
         { try_plans, "{\"format\":1,\"plans\":{},\"odd_one\":1}" },
+        { try_sources, "{\"format\":1,\"sources\":[" SRC("0", "0") "],\"odd_one\":1}" },
         { try_digests, "{\"format\":1,\"params\":{},\"odd_one\":1}" },
         { try_live,
           "{\"format\":1,\"version\":1,\"plan\":\"" DIG "\",\"params\":[],\"odd_one\":1}" },
@@ -548,7 +570,7 @@ static void small_messages_survive_the_wire(void **state)
     assert_memory_equal(&red, &red_out, sizeof red);
     heft__free(text);
 
-    heft__bind_t bind = { .incarnation = INC, .manifest = DIG, .source = DIG };
+    heft__bind_t bind = { .incarnation = INC, .manifest = DIG, .sources = DIG };
     heft__bind_t bind_out;
     EXPECT_STATUS(heft__bind_encode(&bind, &text, &err), HEFT_OK);
     EXPECT_STATUS(heft__bind_decode(text, strlen(text), &bind_out, &err), HEFT_OK);
@@ -658,6 +680,48 @@ static void digest_objects_survive_the_wire(void **state)
     heft__free(text);
 }
 
+static void sources_have_one_text(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    const heft__source_t in[] = { { .replica = 0, .rank = 0, .manifest = DIG },
+                                  { .replica = 0, .rank = 10, .manifest = DIG2 },
+                                  { .replica = 1, .rank = 2, .manifest = DIG } };
+    const int64_t live = heft__alloc_live();
+    for (long k = 0;; k++) {
+        char *text = NULL;
+        char *again = NULL;
+        heft__source_t *out = NULL;
+        uint32_t n = 0;
+        heft__alloc_fail_at(k);
+        heft_status_t status = heft__source_list_encode(in, 3, &text, &err);
+        if (status == HEFT_OK) {
+            status = heft__source_list_decode(text, strlen(text), &out, &n, &err);
+        }
+        if (status == HEFT_OK) {
+            status = heft__source_list_encode(out, n, &again, &err);
+        }
+        heft__alloc_fail_at(-1);
+        if (status == HEFT_OK) {
+            assert_int_equal(n, 3);
+            assert_memory_equal(in, out, sizeof in);
+            assert_string_equal(text, again);
+            assert_string_equal(text, "{\"format\":1,\"sources\":["
+                                      "{\"manifest\":\"" DIG "\",\"rank\":0,\"replica\":0},"
+                                      "{\"manifest\":\"" DIG2 "\",\"rank\":10,\"replica\":0},"
+                                      "{\"manifest\":\"" DIG "\",\"rank\":2,\"replica\":1}]}");
+        }
+        heft__free(text);
+        heft__free(again);
+        heft__free(out);
+        assert_int_equal(heft__alloc_live(), live);
+        if (status == HEFT_OK) {
+            break;
+        }
+        EXPECT_STATUS(status, HEFT_ERR_NOMEM);
+    }
+}
+
 static void identities_have_one_form(void **state)
 {
     (void)state;
@@ -765,6 +829,7 @@ int main(void)
         cmocka_unit_test(small_messages_survive_the_wire),
         cmocka_unit_test(contracts_of_a_family_differ_in_rank_alone),
         cmocka_unit_test(digest_objects_survive_the_wire),
+        cmocka_unit_test(sources_have_one_text),
         cmocka_unit_test(identities_have_one_form),
         cmocka_unit_test(report_and_order_survive_lack_of_memory),
         cmocka_unit_test(contract_survives_lack_of_memory),

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The texts are kept: what a member is bound to it must be able to put again. */
+#include "sync/sources.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void heft__sources_fini(heft__sources_t *sources)
+{
+    heft_placement_destroy(sources->placement);
+    heft_manifest_destroy(sources->whole);
+    for (uint32_t r = 0; r < sources->n; r++) {
+        if (sources->manifests != NULL) {
+            heft_manifest_destroy(sources->manifests[r]);
+        }
+        if (sources->texts != NULL) {
+            heft__free(sources->texts[r]);
+        }
+    }
+    heft__free(sources->manifests);
+    heft__free(sources->texts);
+    heft__free(sources->text);
+    heft__free(sources->sources);
+    *sources = (heft__sources_t){ .n = 0 };
+}
+
+static heft_status_t alloc(heft__sources_t *s, heft_error_t *err)
+{
+    s->manifests = heft__calloc(s->n, sizeof(heft_manifest_t *));
+    s->texts = heft__calloc(s->n, sizeof(char *));
+    return s->manifests != NULL && s->texts != NULL
+               ? HEFT_OK
+               : heft__error_nomem(err, s->n * sizeof(heft_manifest_t *));
+}
+
+/* What the manifests say together. */
+static heft_status_t put_together(heft__sources_t *s, heft_error_t *err)
+{
+    heft_placement_source_t *list = heft__calloc(s->n, sizeof *list);
+    char(*labels)[48] = heft__calloc(s->n, sizeof *labels);
+    heft_status_t status = list != NULL && labels != NULL
+                               ? HEFT_OK
+                               : heft__error_nomem(err, s->n * (sizeof *list + sizeof *labels));
+    for (uint32_t r = 0; r < s->n && status == HEFT_OK; r++) {
+        (void)snprintf(labels[r], sizeof labels[r], "source %u.%u", (unsigned)s->sources[r].replica,
+                       (unsigned)s->sources[r].rank);
+        list[r] = (heft_placement_source_t){ .manifest = s->manifests[r], .label = labels[r] };
+    }
+    if (status == HEFT_OK) {
+        status = heft_placement_from_sources(list, s->n, NULL, &s->placement, &s->whole, NULL, err);
+    }
+    heft__free(list);
+    heft__free(labels);
+    return status;
+}
+
+static heft_status_t load_manifest(heft__sources_t *s, uint32_t r, heft__member_t *member,
+                                   heft_error_t *err)
+{
+    size_t n = 0;
+    heft_status_t status =
+        heft__member_get_object(member, s->sources[r].manifest, &s->texts[r], &n, err);
+    return status == HEFT_OK ? heft_manifest_decode(s->texts[r], n, &s->manifests[r], err) : status;
+}
+
+static heft_status_t load(heft__member_t *member, const char *digest, heft__sources_t *s,
+                          heft_error_t *err)
+{
+    size_t n = 0;
+    heft_status_t status = heft__member_get_object(member, digest, &s->text, &n, err);
+    if (status == HEFT_OK) {
+        status = heft__source_list_decode(s->text, n, &s->sources, &s->n, err);
+    }
+    if (status == HEFT_OK) {
+        status = alloc(s, err);
+    }
+    for (uint32_t r = 0; r < s->n && status == HEFT_OK; r++) {
+        status = load_manifest(s, r, member, err);
+    }
+    if (status == HEFT_OK) {
+        status = put_together(s, err);
+    }
+    (void)snprintf(s->digest, sizeof s->digest, "%s", digest);
+    return status;
+}
+
+heft_status_t heft__sources_load(heft__member_t *member, const char *digest, heft__sources_t *out,
+                                 heft_error_t *err)
+{
+    heft__sources_t s = { .n = 0 };
+    heft_status_t status = load(member, digest, &s, err);
+    if (status != HEFT_OK) {
+        heft__sources_fini(&s);
+        return status;
+    }
+    *out = s;
+    return HEFT_OK;
+}
+
+static heft_status_t init_one(const heft_manifest_t *manifest, heft__sources_t *s,
+                              heft_error_t *err)
+{
+    s->sources = heft__calloc(1, sizeof *s->sources);
+    if (s->sources == NULL) {
+        return heft__error_nomem(err, sizeof *s->sources);
+    }
+    s->n = 1;
+    heft_status_t status = alloc(s, err);
+    if (status == HEFT_OK) {
+        status = heft_manifest_encode(manifest, &s->texts[0], err);
+    }
+    if (status != HEFT_OK) {
+        return status;
+    }
+    const size_t n = strlen(s->texts[0]);
+    heft__object_digest(s->texts[0], n, s->sources[0].manifest);
+    status = heft_manifest_decode(s->texts[0], n, &s->manifests[0], err);
+    if (status == HEFT_OK) {
+        status = heft__source_list_encode(s->sources, 1, &s->text, err);
+    }
+    if (status == HEFT_OK) {
+        heft__object_digest(s->text, strlen(s->text), s->digest);
+        status = put_together(s, err);
+    }
+    return status;
+}
+
+heft_status_t heft__sources_init_one(const heft_manifest_t *manifest, heft__sources_t *out,
+                                     heft_error_t *err)
+{
+    heft__sources_t s = { .n = 0 };
+    heft_status_t status = init_one(manifest, &s, err);
+    if (status != HEFT_OK) {
+        heft__sources_fini(&s);
+        return status;
+    }
+    *out = s;
+    return HEFT_OK;
+}
+
+heft_status_t heft__sources_bind(const heft__sources_t *sources, heft__member_t *member,
+                                 heft_error_t *err)
+{
+    const char *const texts[HEFT__N_MEMBER_OBJECTS] = { [HEFT__OBJECT_SOURCES] = sources->text };
+    return heft__member_set_objects(member, texts, (const char *const *)sources->texts, sources->n,
+                                    err);
+}
+
+uint32_t heft__sources_find(const heft__sources_t *sources, uint32_t replica, uint32_t rank)
+{
+    for (uint32_t r = 0; r < sources->n; r++) {
+        if (sources->sources[r].replica == replica && sources->sources[r].rank == rank) {
+            return r;
+        }
+    }
+    return UINT32_MAX;
+}
+
+/* "rank-12.a.b" is "a.b" of source 12, as placements name what ranks hold. */
+heft_status_t heft__sources_locate(const heft__sources_t *sources, const char *name,
+                                   uint32_t *source_out, uint32_t *tensor_out, heft_error_t *err)
+{
+    static const char prefix[] = "rank-";
+    const char *own = name;
+    unsigned long r = 0;
+    if (sources->placement != NULL) {
+        char *end = NULL;
+        const bool is_ranked = strncmp(name, prefix, sizeof prefix - 1) == 0;
+        r = is_ranked ? strtoul(name + sizeof prefix - 1, &end, 10) : sources->n;
+        own = is_ranked && *end == '.' ? end + 1 : "";
+    }
+    if (r >= sources->n) {
+        return heft__error_set(err, HEFT_ERR_NOT_FOUND, "\"%.140s\" is no tensor of %u sources",
+                               name, (unsigned)sources->n);
+    }
+    heft_status_t status = heft_manifest_find(sources->manifests[r], own, tensor_out, err);
+    if (status == HEFT_OK) {
+        *source_out = (uint32_t)r;
+    }
+    return status;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sources: who holds the model that a round brings, and what of it. An object of the coordinator
+ * lists them; loaded, it is the manifest of the whole tensors, which mappings are compiled against,
+ * and the placement that turns such a tape into one of what the sources hold.
+ *
+ * Threads: immutable once loaded.
+ */
+#ifndef HEFT_SYNC_SOURCES_H
+#define HEFT_SYNC_SOURCES_H
+
+#include "heft/placement.h"
+#include "sync/member.h"
+
+typedef struct heft__sources {
+    char digest[HEFT__DIGEST_SIZE]; /* of the object; "": none */
+    uint32_t n;                     /* the number of a source is its index */
+    heft__source_t *sources;
+    heft_manifest_t **manifests; /* of each, what it holds */
+    heft_manifest_t *whole;      /* of the whole tensors */
+    heft_placement_t *placement; /* NULL: one source, which holds every tensor whole */
+    char *text;                  /* the object, and the manifests as they were got: for those */
+    char **texts;                /* that must keep them put */
+} heft__sources_t;
+
+/* A copy of a struct is the same sources; zero-initialised is none, and may be finished. */
+void heft__sources_fini(heft__sources_t *sources);
+/* Get the object and the manifests that it names. */
+HEFT_MUST_CHECK heft_status_t heft__sources_load(heft__member_t *member, const char *digest,
+                                                 heft__sources_t *out, heft_error_t *err);
+/* The same of one source, replica 0 and rank 0, that holds this manifest. */
+HEFT_MUST_CHECK heft_status_t heft__sources_init_one(const heft_manifest_t *manifest,
+                                                     heft__sources_t *out, heft_error_t *err);
+/* Bind to these, and keep everything put that they are made of. */
+HEFT_MUST_CHECK heft_status_t heft__sources_bind(const heft__sources_t *sources,
+                                                 heft__member_t *member, heft_error_t *err);
+/* The number of a member; UINT32_MAX: it is none of them. */
+uint32_t heft__sources_find(const heft__sources_t *sources, uint32_t replica, uint32_t rank);
+/* Whose tensor a source tensor of a plan is, and which of its manifest. HEFT_ERR_NOT_FOUND. */
+HEFT_MUST_CHECK heft_status_t heft__sources_locate(const heft__sources_t *sources, const char *name,
+                                                   uint32_t *source_out, uint32_t *tensor_out,
+                                                   heft_error_t *err);
+
+#endif
