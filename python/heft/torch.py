@@ -52,7 +52,10 @@ def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
 
 def memory_key(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Equal for tensors that are the same elements of the same memory."""
-    return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
+    address: Any = tensor.data_ptr()
+    if tensor.is_meta:  # no memory, but tied ones share what stands for it
+        address = (tensor.untyped_storage()._cdata, tensor.storage_offset())
+    return (address, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
 
 
 def tensors_of(source: Source) -> dict[str, torch.Tensor]:

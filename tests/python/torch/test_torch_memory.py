@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import heft
+import heft.torch
 from heft import DType, errors, memory
 
 DTYPES = {
@@ -83,3 +84,18 @@ def test_storage_that_was_freed_is_refused() -> None:
     tensor.untyped_storage().resize_(0)
     with pytest.raises(errors.ArgumentError, match="without memory"):
         memory.describe(tensor, "w")
+
+
+def test_tensors_without_memory_are_not_taken_for_tied_ones() -> None:
+    with torch.device("meta"):
+        model = torch.nn.ModuleDict({k: torch.nn.Linear(3, 3, bias=False) for k in ("a", "b", "c")})
+    model["c"].weight = model["a"].weight
+    assert list(heft.torch.tensors_of(model)) == ["a.weight", "b.weight"]
+    assert heft.torch.aliases_of(model) == {"c.weight": "a.weight"}
+    assert heft.torch.manifest_of(model).names == ["a.weight", "b.weight"]
+
+
+def test_a_list_of_pairs_is_no_source() -> None:
+    pairs = list(torch.nn.Linear(2, 2).named_parameters())
+    with pytest.raises(errors.ArgumentError, match="a list is no source: give a module"):
+        heft.ModulePublisher(pairs, url="http://127.0.0.1:1")
