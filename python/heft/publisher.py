@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import logging
+import operator
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -93,6 +94,10 @@ class Publisher(Handle):
             member = _member_of(tensors, manifest, member)
             n_ranks = n_ranks or tensors.n_ranks
             manifest, tensors = tensors.manifest, tensors.tensors
+        if not isinstance(tensors, Mapping):
+            raise argument_error(
+                f"tensors are a {type(tensors).__name__}: give a mapping of names to tensors"
+            )
         self.manifest = manifest if manifest is not None else manifest_of(tensors, "source")
         self._data = ffi.new("void *[]", max(len(self.manifest), 1))
         self._memories: list[Any] = [None] * len(self.manifest)
@@ -135,6 +140,7 @@ class Publisher(Handle):
         main thread cancels the round, and is raised when it has ended.
         tensors: they lie elsewhere now, such as the arrays of a new training state.
         """
+        _check_version(version)
         with exclusive(self) as pointer:
             if isinstance(tensors, Held):
                 tensors = self._same(tensors)
@@ -200,6 +206,15 @@ def _member_of(held: Held, manifest: Manifest | None, member: Member) -> Member:
     if member.rank not in (0, held.rank):
         raise argument_error(f"the member is rank {member.rank}, what it holds {held.rank}'s")
     return member._replace(rank=held.rank)
+
+
+def _check_version(version: Any) -> None:
+    try:
+        fits = abs(operator.index(version)) < 1 << 63
+    except TypeError:
+        fits = False
+    if not fits:
+        raise argument_error(f"version {version!r}: versions are integers below 2^63")
 
 
 def manifest_of(

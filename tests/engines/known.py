@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from loaders import Layout
+from engine_loaders import Layout
 
 
 class Refused(NamedTuple):

@@ -24,7 +24,7 @@ warnings.filterwarnings("ignore")
 
 import torch  # noqa: E402
 from families import FAMILIES  # noqa: E402
-from loaders import assert_equal, random_weights  # noqa: E402
+from engine_loaders import assert_equal, random_weights  # noqa: E402
 
 import heft  # noqa: E402
 from heft import engines  # noqa: E402

@@ -27,7 +27,7 @@ warnings.filterwarnings("ignore")
 import torch  # noqa: E402
 from families import FAMILIES, Family  # noqa: E402
 from known import REFUSED  # noqa: E402
-from loaders import Layout, _build, assert_equal, layouts_of, random_weights  # noqa: E402
+from engine_loaders import Layout, _build, assert_equal, layouts_of, random_weights  # noqa: E402
 
 import heft  # noqa: E402
 from heft import LiveModel, Member, ModulePublisher, engines  # noqa: E402

@@ -21,7 +21,7 @@ warnings.filterwarnings("ignore")
 
 from families import FAMILIES, Family  # noqa: E402
 from known import REFUSED  # noqa: E402
-from loaders import Layout, Result, layouts_of, run  # noqa: E402
+from engine_loaders import Layout, Result, layouts_of, run  # noqa: E402
 
 from heft import engines  # noqa: E402
 

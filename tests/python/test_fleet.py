@@ -185,6 +185,15 @@ def test_tensors_may_lie_elsewhere_in_the_next_push(coordinator: Coordinator) ->
             publisher.push(3, {name: array for name, array in moved.items() if name != "embed"})
 
 
+def test_what_is_no_version_or_no_source_is_refused_in_words(coordinator: Coordinator) -> None:
+    with Publisher(coordinator.url, tensors()) as publisher:
+        for version in (None, "1", 1.0, 1 << 63):
+            with pytest.raises(errors.ArgumentError, match="versions are integers below"):
+                publisher.push(version)
+    with pytest.raises(errors.ArgumentError, match="tensors are a list: give a mapping"):
+        Publisher(coordinator.url, list(tensors().items()))
+
+
 def test_python_runs_during_a_push(coordinator: Coordinator) -> None:
     source, released, paused = tensors(), threading.Event(), threading.Event()
 

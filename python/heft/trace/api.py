@@ -114,6 +114,8 @@ def trace(
 
     TraceError: the loader failed, or did what no tape can hold; it names tensor, file and line.
     """
+    if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < 1 << 32:
+        raise TraceError(f"rank {rank!r}: ranks of an engine are counted from 0")
     started = time.perf_counter()
     wanted = specs_of(specs)
     loader, known = loader_of(model, load), list(kernels)

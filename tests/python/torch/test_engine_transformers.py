@@ -12,8 +12,8 @@ pytest.importorskip("transformers")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "engines"))
 
 import torch
+from engine_loaders import Layout, assert_equal, layouts_of, random_weights, run
 from families import FAMILIES
-from loaders import Layout, assert_equal, layouts_of, random_weights, run
 
 from heft import engines
 

@@ -16,8 +16,8 @@ pytest.importorskip("transformers")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "engines"))
 
 import torch
+from engine_loaders import assert_equal, layouts_of, random_weights
 from families import FAMILIES
-from loaders import assert_equal, layouts_of, random_weights
 
 import heft
 from heft import LiveModel, ModulePublisher, engines

@@ -511,3 +511,9 @@ def test_scales_round_as_pytorch_rounds_them_in_either_order(dtype: torch.dtype)
     sources = {"x": torch.randn(500).to(dtype), "s": torch.tensor(0.7)}
     traced = assert_same_as_loader(model, sources)
     assert traced.opaque == {}
+
+
+def test_a_rank_is_counted_from_0() -> None:
+    for rank in (-1, 1 << 32, 0.5, None):
+        with pytest.raises(TraceError, match="ranks of an engine are counted from 0"):
+            heft.trace.trace(nn.Linear(2, 2), {"w": torch.ones(2, 2)}, load=list, rank=rank)
