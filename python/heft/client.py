@@ -64,16 +64,29 @@ def status(url: str | None = None, **options: Any) -> dict[str, Any]:
 
 
 def await_destinations(n: int, url: str | None = None, *, timeout_s: float = 60) -> None:
-    """Wait until n destinations have registered. TimeoutError names those that have."""
+    """Wait until n destinations have registered. TimeoutError names those that have.
+
+    A coordinator that cannot be reached yet is waited for as well; its error is raised in the end.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
-        found = status(url)
-        if found["destinations"] >= n:
+        found = _status_or_none(url, deadline)
+        if found is not None and found["destinations"] >= n:
             return
-        if time.monotonic() >= deadline:
+        if found is not None and time.monotonic() >= deadline:
             ids = [one["id"] for one in found["members"] if one["role"] == "destination"]
             raise errors.BY_STATUS[lib.HEFT_ERR_TIMEOUT](
                 f"{len(ids)} of {n} destinations after {timeout_s:g} s: "
                 + (f"there are {', '.join(ids)}" if ids else "nobody has registered")
             )
         time.sleep(0.05)
+
+
+def _status_or_none(url: str | None, deadline: float) -> dict[str, Any] | None:
+    """None while the coordinator does not answer, until the deadline."""
+    try:
+        return status(url)
+    except (errors.PeerError, errors.TimeoutError):
+        if time.monotonic() >= deadline:
+            raise
+        return None

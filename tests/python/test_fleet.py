@@ -462,6 +462,18 @@ def test_a_fleet_is_waited_for_or_who_is_there_is_named(coordinator: Coordinator
             heft.client.await_destinations(3, coordinator.url, timeout_s=0.1)
 
 
+def test_a_coordinator_that_starts_late_is_waited_for() -> None:
+    with Coordinator() as coordinator:
+        url = coordinator.url
+    with pytest.raises(errors.PeerError):
+        heft.client.await_destinations(0, url, timeout_s=0.1)
+    waiting = threading.Thread(target=heft.client.await_destinations, args=(0, url))
+    waiting.start()
+    with Coordinator(port=int(url.rsplit(":", 1)[1])):
+        waiting.join(60)
+        assert not waiting.is_alive()
+
+
 def test_requests_are_json_and_refusals_are_exceptions(coordinator: Coordinator) -> None:
     with urllib.request.urlopen(f"{coordinator.url}/v1/status", timeout=30) as reply:
         assert (
