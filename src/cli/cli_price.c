@@ -125,12 +125,17 @@ static void print_seconds(const char *name, double seconds, const char *more)
     (void)printf("%-15s %s%s\n", name, text, more);
 }
 
-static void print_side(const char *name, const cli_load_t *load)
+static void print_side(const char *name, const cli_load_t *load, bool is_part)
 {
     char most[32];
     char mean[32];
     cli_bytes_text(load->most_bytes, most);
     cli_bytes_text((int64_t)load->mean_bytes, mean);
+    if (is_part) { /* a mean of ranks that are not all there would say nothing */
+        (void)printf("%-15s %u of %u at work; most %s (rank %u)\n", name, load->n_at_work,
+                     load->n_ranks, most, load->most_rank);
+        return;
+    }
     (void)printf("%-15s %u of %u at work; mean %s, most %s (rank %u), %.2f x\n", name,
                  load->n_at_work, load->n_ranks, mean, most, load->most_rank,
                  load->mean_bytes > 0 ? (double)load->most_bytes / load->mean_bytes : 1.0);
@@ -165,8 +170,8 @@ void cli_price_print(const heft_price_t *price, uint32_t n_senders, uint32_t n_r
     (void)printf("sent            %s in %" PRIu64 " routes, %" PRIu64 " messages, %" PRIu64
                  " runs\n",
                  bytes, info.n_routes, info.n_messages, info.n_runs);
-    print_side("senders", &from);
-    print_side("receivers", &to);
+    print_side("senders", &from, is_part);
+    print_side("receivers", &to, is_part);
     print_busiest(price, &info);
     print_seconds("prepare", info.prepare_s, "");
     print_seconds("stage", info.stage_s, more);
@@ -225,16 +230,18 @@ static json_t *links_json(const heft_price_t *price)
     return array;
 }
 
-static json_t *side_json(const cli_load_t *load)
+static json_t *side_json(const cli_load_t *load, bool is_part)
 {
-    return json_pack("{s:i, s:i, s:I, s:i, s:f, s:f}", "ranks", (int)load->n_ranks, "at_work",
+    const double mean = load->mean_bytes;
+    json_t *balance =
+        is_part ? json_null() : json_real(mean > 0 ? (double)load->most_bytes / mean : 1);
+    return json_pack("{s:i, s:i, s:I, s:i, s:f, s:o}", "ranks", (int)load->n_ranks, "at_work",
                      (int)load->n_at_work, "most_bytes", (json_int_t)load->most_bytes, "most_rank",
-                     (int)load->most_rank, "mean_bytes", load->mean_bytes, "balance",
-                     load->mean_bytes > 0 ? (double)load->most_bytes / load->mean_bytes : 1.0);
+                     (int)load->most_rank, "mean_bytes", load->mean_bytes, "balance", balance);
 }
 
 json_t *cli_price_json(const heft_price_t *price, uint32_t n_senders, uint32_t n_receivers,
-                       bool has_ranks)
+                       bool is_part, bool has_ranks)
 {
     heft_price_info_t info;
     heft_link_load_t link;
@@ -245,11 +252,12 @@ json_t *cli_price_json(const heft_price_t *price, uint32_t n_senders, uint32_t n
     json_t *object = json_pack(
         "{s:I, s:I, s:I, s:I, s:o, s:o, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:o}",
         "bytes", (json_int_t)info.n_bytes, "routes", (json_int_t)info.n_routes, "messages",
-        (json_int_t)info.n_messages, "runs", (json_int_t)info.n_runs, "senders", side_json(&from),
-        "receivers", side_json(&to), "prepare_s", info.prepare_s, "stage_s", info.stage_s,
-        "verify_s", info.verify_s, "pause_s", info.pause_s, "flip_s", info.flip_s, "total_s",
-        info.total_s, "down_s", info.down_s, "bound_s", info.bound_s, "ideal_s", info.ideal_s,
-        "relayed_s", info.relayed_s, "busiest", has_busiest ? link_json(&link) : json_null());
+        (json_int_t)info.n_messages, "runs", (json_int_t)info.n_runs, "senders",
+        side_json(&from, is_part), "receivers", side_json(&to, is_part), "prepare_s",
+        info.prepare_s, "stage_s", info.stage_s, "verify_s", info.verify_s, "pause_s", info.pause_s,
+        "flip_s", info.flip_s, "total_s", info.total_s, "down_s", info.down_s, "bound_s",
+        info.bound_s, "ideal_s", info.ideal_s, "relayed_s", info.relayed_s, "busiest",
+        has_busiest ? link_json(&link) : json_null());
     if (has_ranks) {
         (void)json_object_set_new(object, "sender_list",
                                   ranks_json(price, heft_price_query_sender, n_senders));

@@ -36,8 +36,9 @@ cli_load_t cli_price_receivers(const heft_price_t *price, uint32_t n_ranks);
 /* Lines for people. is_part: not all routes are in it, so times are "at least". */
 void cli_price_print(const heft_price_t *price, uint32_t n_senders, uint32_t n_receivers,
                      uint32_t n_replicas, bool is_part);
-/* An object; has_ranks: with a list of each side's ranks and of all links. */
+/* An object; has_ranks: with a list of each side's ranks and of all links. is_part: without
+ * balance. */
 json_t *cli_price_json(const heft_price_t *price, uint32_t n_senders, uint32_t n_receivers,
-                       bool has_ranks);
+                       bool is_part, bool has_ranks);
 
 #endif

@@ -214,9 +214,9 @@ static int print_as_json(const cli_args_t *args, const cli_job_t *job, const pri
                   (json_int_t)info.n_pieces, "bytes", (json_int_t)info.n_bytes, "constant_bytes",
                   (json_int_t)info.n_constant_bytes, "largest_group", group, "ranks", ranks);
     if (priced->price != NULL) {
-        (void)json_object_set_new(
-            object, "price",
-            cli_price_json(priced->price, priced->n_senders, priced->n_receivers, true));
+        (void)json_object_set_new(object, "price",
+                                  cli_price_json(priced->price, priced->n_senders,
+                                                 priced->n_receivers, priced->is_part, true));
     }
     return cli_print_json(args, object);
 }

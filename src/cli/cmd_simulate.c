@@ -325,13 +325,13 @@ static int print_as_json(const sim_t *sim)
                   (json_int_t)e->ep, "recipe", sim->model.recipe);
     return cli_print_json(
         sim->args,
-        json_pack(
-            "{s:o, s:o, s:o, s:i, s:i, s:b, s:I, s:f, s:f, s:I, s:o}", "model", model, "trainer",
-            trainer, "engine", engine, "planned_ranks", (int)sim->n_planned, "engine_ranks",
-            (int)e->n_ranks, "is_sample", sim->n_planned < e->n_ranks, "pieces",
-            (json_int_t)sim->n_pieces, "placement_s", sim->placement_s, "plan_s", sim->plan_s,
-            "peak_memory_bytes", (json_int_t)peak_bytes(), "price",
-            cli_price_json(sim->price, t->n_ranks, n_receivers, cli_has(sim->args, "ranks"))));
+        json_pack("{s:o, s:o, s:o, s:i, s:i, s:b, s:I, s:f, s:f, s:I, s:o}", "model", model,
+                  "trainer", trainer, "engine", engine, "planned_ranks", (int)sim->n_planned,
+                  "engine_ranks", (int)e->n_ranks, "is_sample", sim->n_planned < e->n_ranks,
+                  "pieces", (json_int_t)sim->n_pieces, "placement_s", sim->placement_s, "plan_s",
+                  sim->plan_s, "peak_memory_bytes", (json_int_t)peak_bytes(), "price",
+                  cli_price_json(sim->price, t->n_ranks, n_receivers, sim->n_planned < e->n_ranks,
+                                 cli_has(sim->args, "ranks"))));
 }
 
 /* ---- the command ---- */

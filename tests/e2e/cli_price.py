@@ -138,6 +138,7 @@ class Simulate(Price):
         out = self.simulate(*words)
         self.assertEqual((out["planned_ranks"], out["engine_ranks"], out["is_sample"]), (2, 4, True))
         self.assertEqual(out["price"]["receivers"]["at_work"], 2)
+        self.assertIsNone(out["price"]["senders"]["balance"])
         text = self.heft("simulate", *words, "--links", self.links).stdout
         self.assertIn("a sample: the other ranks are not in what follows", text)
         self.assertRegex(text, r"(?m)^round +\S+ \S+  at least$")
