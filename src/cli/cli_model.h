@@ -38,6 +38,10 @@ int cli_model_open_checkpoint(const cli_args_t *args, const char *path, const ch
 int cli_name_opts(const cli_args_t *args, heft_name_opts_t *opts);
 /* Make its names canonical, unless they are; a manifest that declares another form is refused. */
 int cli_model_name(const cli_args_t *args, cli_model_t *model, const heft_name_opts_t *opts);
+/* Only the rows that rank `rank` of n_ranks holds, as FSDP deals them: the manifest says of which
+ * tensors they are parts. offsets: of each tensor, where they begin in bytes. */
+int cli_model_share(const cli_args_t *args, cli_model_t *model, uint32_t rank, uint32_t n_ranks,
+                    int64_t *offsets);
 /* A whole file; *text_out is owned by the caller (free). */
 int cli_read_text(const cli_args_t *args, const char *path, char **text_out, size_t *n_out);
 /* `inspect --cache-map`, in cli_cache.c. */

@@ -179,31 +179,68 @@ static int push(const cli_args_t *args, const cli_model_t *model, const void *co
     return code;
 }
 
+/* data[i] of every tensor, or of this rank's rows. */
+static int locate(const cli_args_t *args, cli_model_t *model, const void **data)
+{
+    const uint32_t n = heft_manifest_get_n_tensors(model->manifest);
+    int64_t *offsets = calloc((size_t)n + 1, sizeof *offsets);
+    int code = offsets == NULL ? cli_out_of_memory(args) : CLI_OK;
+    if (code == CLI_OK && cli_has(args, "split")) {
+        code = cli_model_share(args, model, (uint32_t)cli_number(args, "rank", 0),
+                               (uint32_t)cli_number(args, "ranks", 1), offsets);
+    }
+    for (uint32_t i = 0; i < n && code == CLI_OK; i++) {
+        data[i] = (const char *)heft_checkpoint_get_data(model->checkpoint, i) + offsets[i];
+    }
+    free(offsets);
+    return code;
+}
+
+static int check_ranks(const cli_args_t *args)
+{
+    const int64_t n_ranks = cli_number(args, "ranks", 0);
+    const int64_t rank = cli_number(args, "rank", 0);
+    if (cli_has(args, "split") && n_ranks == 0) {
+        return cli_fail(args, CLI_USAGE, "--split needs --ranks: how many share the rows");
+    }
+    if (cli_has(args, "split") && rank >= n_ranks) {
+        return cli_fail(args, CLI_USAGE,
+                        "--rank %" PRId64 " of %" PRId64 " ranks: from 0 to %" PRId64, rank,
+                        n_ranks, n_ranks - 1);
+    }
+    return CLI_OK;
+}
+
+static int open_source(const cli_args_t *args, cli_model_t *model)
+{
+    heft_name_opts_t names = HEFT_NAME_OPTS_INIT;
+    int code = cli_model_open_checkpoint(args, args->operands[0], "source", model);
+    if (code == CLI_OK) {
+        code = cli_name_opts(args, &names);
+    }
+    return code == CLI_OK ? cli_model_name(args, model, &names) : code;
+}
+
 static int run(const cli_args_t *args)
 {
     cli_catch_signals();
     int64_t wanted = cli_number(args, "wait-for", 0);
     cli_model_t model;
-    int code = cli_model_open_checkpoint(args, args->operands[0], "source", &model);
-    heft_name_opts_t names = HEFT_NAME_OPTS_INIT;
-    if (code == CLI_OK) {
-        code = cli_name_opts(args, &names);
+    int code = check_ranks(args);
+    if (code != CLI_OK) {
+        return code;
     }
-    if (code == CLI_OK) {
-        code = cli_model_name(args, &model, &names);
-    }
+    code = open_source(args, &model);
     if (code != CLI_OK) {
         cli_model_close(&model);
         return code;
     }
     uint32_t n = heft_manifest_get_n_tensors(model.manifest);
     const void **data = calloc((size_t)n + 1, sizeof(void *));
-    for (uint32_t i = 0; data != NULL && i < n; i++) {
-        data[i] = heft_checkpoint_get_data(model.checkpoint, i);
+    code = data != NULL ? locate(args, &model, data) : cli_out_of_memory(args);
+    if (code == CLI_OK && wanted > 0) {
+        code = wait_for(args, wanted, cli_number(args, "wait-seconds", 60));
     }
-    code = data == NULL ? cli_out_of_memory(args)
-           : wanted > 0 ? wait_for(args, wanted, cli_number(args, "wait-seconds", 60))
-                        : CLI_OK;
     code = code == CLI_OK ? refuse_while_busy(args) : code;
     if (code == CLI_OK) {
         code = push(args, &model, data);
@@ -255,6 +292,10 @@ static const cli_option_t options[] = {
       .max = 65536,
       .help = "How many ranks push together: the round waits for them, and is refused without one "
               "of them." },
+    { .name = "split",
+      .help =
+          "Of every tensor, hold only this rank's share of the rows, as FSDP deals them: several "
+          "processes send one checkpoint together. Needs --ranks." },
     { .name = "begin",
       .value = "WHO",
       .kind = CLI_TEXT,

@@ -30,31 +30,43 @@ static double seconds(int64_t ns)
 
 /* ---- live verification ---- */
 
+/* The shares of one source for this plan are added to out. false: they are not known any more.
+ * *n_found: sources that sent anything of it. */
+static bool add_shares(heft_coordinator_t *c, const char *digest, const heft__live_t *live,
+                       uint64_t *out, uint32_t *n_found)
+{
+    const heft__object_t *object = heft__objects_get(&c->objects, digest, heft__clock_mono_ns());
+    heft__digest_set_t set;
+    if (object == NULL) {
+        return false;
+    }
+    const heft_status_t status =
+        heft__digests_decode(object->data, object->n, live->set.plan, &set, NULL);
+    if (status != HEFT_OK) {
+        return status == HEFT_ERR_NOT_FOUND; /* it sent nothing of this plan */
+    }
+    const bool whole = set.n_params >= live->set.n_params; /* inputs of loaders come last */
+    for (uint32_t i = 0; whole && i < live->set.n_params; i++) {
+        out[i] ^= set.params[i];
+    }
+    heft__free(set.params);
+    ++*n_found;
+    return whole;
+}
+
 /* The digests that a plan's parameters must have at a version: shares of all sources of one round.
  */
 static bool expected_digests(heft_coordinator_t *c, const heft__live_t *live, uint64_t *out)
 {
-    const int64_t now = heft__clock_mono_ns();
     for (int g = 0; g < HEFT__DIGEST_ROUNDS; g++) {
         const heft__digest_round_t *round = &c->digests[g];
         bool whole = round->n > 0 && round->version == live->version;
+        uint32_t n_found = 0;
         memset(out, 0, live->set.n_params * sizeof *out);
         for (uint32_t s = 0; whole && s < round->n; s++) {
-            const heft__object_t *object = heft__objects_get(&c->objects, round->objects[s], now);
-            heft__digest_set_t set;
-            whole = object != NULL && heft__digests_decode(object->data, object->n, live->set.plan,
-                                                           &set, NULL) == HEFT_OK;
-            if (whole) {
-                const uint32_t n =
-                    set.n_params < live->set.n_params ? set.n_params : live->set.n_params;
-                for (uint32_t i = 0; i < n; i++) {
-                    out[i] ^= set.params[i];
-                }
-                whole = set.n_params >= live->set.n_params; /* inputs of loaders come last */
-                heft__free(set.params);
-            }
+            whole = add_shares(c, round->objects[s], live, out, &n_found);
         }
-        if (whole) {
+        if (whole && n_found > 0) {
             return true;
         }
     }

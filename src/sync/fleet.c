@@ -1,19 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Links and targets: attach the staging of every destination that moves, and prepare one run for
- * each family that writes straight into all of them. A receiver that cannot be addressed gets its
- * bytes from a buffer of its rank, shared by all such receivers.
+ * Sources and links: who sends in this round, and the staging of every destination that is sent
+ * anything, attached. What runs into it is fleet_aim.c's.
  */
 #include "sync/fleet.h"
 
+#include <stdio.h>
 #include <string.h>
-
-#include "kernel/kernel.h"
 
 #define ADD_PROBLEM(problems, kind, ...) \
     (void)!heft__problems_add((problems), (kind), NULL, __VA_ARGS__)
-
-enum { BOUNCE_ALIGN = 64 };
 
 void heft__fleet_init(heft__fleet_t *fleet)
 {
@@ -42,6 +38,7 @@ static void clear(heft__fleet_t *fleet)
 void heft__fleet_fini(heft__fleet_t *fleet)
 {
     clear(fleet);
+    heft__sources_fini(&fleet->sources);
 }
 
 /* ---- keys ---- */
@@ -57,16 +54,93 @@ static void hash_peer(heft__sha256_t *sha, const heft__peer_t *peer)
     heft__sha256_update_u64(sha, peer->in_place);
 }
 
-static void make_key(const heft__peer_t *peers, uint32_t n_peers, char out[HEFT__DIGEST_SIZE])
+static void make_key(const char *sources, const heft__peer_t *peers, uint32_t n_peers,
+                     char out[HEFT__DIGEST_SIZE])
 {
     heft__sha256_t sha;
     uint8_t digest[32];
     heft__sha256_init(&sha);
+    heft__sha256_update_text(&sha, sources);
     for (uint32_t i = 0; i < n_peers; i++) {
         hash_peer(&sha, &peers[i]);
     }
     heft__sha256_final(&sha, digest);
     heft__hex(digest, sizeof digest, out);
+}
+
+/* ---- sources ---- */
+
+/* "1, 3": ranks of replica 0 below the number of sources that there should be. */
+static void list_missing(const heft__fleet_t *fleet, char *text, size_t size)
+{
+    enum { MAX_SHOWN = 8 };
+    uint32_t n = 0;
+    size_t len = 0;
+    text[0] = '\0';
+    for (uint32_t r = 0; r < fleet->n_expected && len < size; r++) {
+        if (heft__sources_find(&fleet->sources, 0, r) == UINT32_MAX && n++ < MAX_SHOWN) {
+            len += (size_t)snprintf(text + len, size - len, n > 1 ? ", %u" : "%u", r);
+        }
+    }
+    if (n > MAX_SHOWN && len < size) {
+        (void)snprintf(text + len, size - len, ", ...");
+    }
+}
+
+/* The trainer has said how many ranks it has: a round without one would be incomplete at best. */
+static heft_status_t check_count(const heft__fleet_t *fleet, heft__problems_t *problems,
+                                 heft_error_t *err)
+{
+    char missing[100];
+    if (fleet->sources.n >= fleet->n_expected) {
+        return HEFT_OK;
+    }
+    list_missing(fleet, missing, sizeof missing);
+    ADD_PROBLEM(problems, HEFT__PROBLEM_SIDE, "%u of %u source ranks take part: rank %s missing",
+                fleet->sources.n, fleet->n_expected, missing);
+    return heft__error_set(err, HEFT_ERR_PROOF, "%u of %u source ranks take part: rank %s missing",
+                           fleet->sources.n, fleet->n_expected, missing);
+}
+
+static heft_status_t take_sources(heft__fleet_t *fleet, const char *digest,
+                                  heft__problems_t *problems, heft_error_t *err)
+{
+    if (strcmp(fleet->sources.digest, digest) != 0) {
+        heft__sources_t sources;
+        heft_status_t status = heft__sources_load(fleet->member, digest, &sources, err);
+        if (status != HEFT_OK) {
+            return status;
+        }
+        heft__sources_fini(&fleet->sources);
+        fleet->sources = sources;
+    }
+    fleet->number = heft__sources_find(&fleet->sources, fleet->replica, fleet->rank);
+    return fleet->number != UINT32_MAX
+               ? check_count(fleet, problems, err)
+               : heft__error_set(err, HEFT_ERR_STATE,
+                                 "this source is not among the %u of the round", fleet->sources.n);
+}
+
+/* A source of which nothing is read is a mistake, unless it is a copy of what others send. */
+static heft_status_t check_use(const heft__fleet_t *fleet, heft__problems_t *problems,
+                               heft_error_t *err)
+{
+    bool is_needed = false;
+    for (uint32_t i = 0; i < fleet->n_links; i++) {
+        if (fleet->links[i].sends) {
+            return HEFT_OK;
+        }
+    }
+    heft_status_t status = heft__holders_is_needed(&fleet->sources, fleet->number, &is_needed, err);
+    if (status == HEFT_OK && is_needed) {
+        const char *id = heft__member_get_id(fleet->member);
+        ADD_PROBLEM(problems, HEFT__PROBLEM_SIDE,
+                    "%s is in no route: no destination reads anything that it holds", id);
+        status =
+            heft__error_set(err, HEFT_ERR_PROOF,
+                            "%s is in no route: no destination reads anything that it holds", id);
+    }
+    return status;
 }
 
 /* ---- links ---- */
@@ -176,7 +250,7 @@ static heft_status_t attach_links(heft__fleet_t *fleet, heft__fleet_t *old,
             link->remote = same->remote;
             same->remote = NULL;
         }
-        if (!link->moves || link->remote != NULL) {
+        if (!link->moves || !link->sends || link->remote != NULL) {
             continue;
         }
         heft_error_t why = HEFT_ERROR_INIT;
@@ -199,7 +273,7 @@ static bool is_connected(const heft__fleet_t *fleet)
 {
     for (uint32_t i = 0; i < fleet->n_links; i++) {
         const heft__link_t *link = &fleet->links[i];
-        if (link->moves &&
+        if (link->moves && link->sends &&
             (link->remote == NULL || heft__remote_check(link->remote, NULL) != HEFT_OK)) {
             return false;
         }
@@ -207,20 +281,36 @@ static bool is_connected(const heft__fleet_t *fleet)
     return true;
 }
 
-heft_status_t heft__fleet_set(heft__fleet_t *fleet, const heft__peer_t *peers, uint32_t n_peers,
-                              int64_t deadline_mono_ns, heft__problems_t *problems,
-                              heft_error_t *err)
+/* Plans and connections for these peers, beside the old ones. */
+static heft_status_t make_anew(heft__fleet_t *fleet, heft__fleet_t *old, const heft__peer_t *peers,
+                               uint32_t n_peers, int64_t deadline_mono_ns,
+                               heft__problems_t *problems, heft_error_t *err)
+{
+    heft_status_t status = make_links(fleet, peers, n_peers, err);
+    if (status == HEFT_OK) {
+        status = heft__fleet_plan(fleet, old, problems, err);
+    }
+    if (status == HEFT_OK) {
+        status = check_use(fleet, problems, err);
+    }
+    return status == HEFT_OK ? attach_links(fleet, old, deadline_mono_ns, problems, err) : status;
+}
+
+heft_status_t heft__fleet_set(heft__fleet_t *fleet, const char *sources, const heft__peer_t *peers,
+                              uint32_t n_peers, int64_t deadline_mono_ns,
+                              heft__problems_t *problems, heft_error_t *err)
 {
     if (n_peers == 0) {
         ADD_PROBLEM(problems, HEFT__PROBLEM_SIDE, "empty side: 0 destinations");
         return heft__error_set(err, HEFT_ERR_PROOF, "empty side: 0 destinations");
     }
     char key[HEFT__DIGEST_SIZE];
-    make_key(peers, n_peers, key);
+    make_key(sources, peers, n_peers, key);
     fleet->blamed[0] = '\0';
     if (strcmp(key, fleet->key) == 0 && is_connected(fleet)) {
         return HEFT_OK;
     }
+    heft_status_t status = take_sources(fleet, sources, problems, err);
     heft__fleet_t old = *fleet;
     fleet->families = NULL;
     fleet->links = NULL;
@@ -228,12 +318,8 @@ heft_status_t heft__fleet_set(heft__fleet_t *fleet, const heft__peer_t *peers, u
     fleet->n_links = 0;
     fleet->key[0] = '\0';
     fleet->stage_key[0] = '\0';
-    heft_status_t status = make_links(fleet, peers, n_peers, err);
     if (status == HEFT_OK) {
-        status = heft__fleet_plan(fleet, &old, problems, err);
-    }
-    if (status == HEFT_OK) {
-        status = attach_links(fleet, &old, deadline_mono_ns, problems, err);
+        status = make_anew(fleet, &old, peers, n_peers, deadline_mono_ns, problems, err);
     }
     clear(&old);
     if (status == HEFT_OK) {
@@ -255,129 +341,10 @@ void heft__fleet_drop(heft__fleet_t *fleet, heft__link_t *link)
         return;
     }
     heft__family_t *family = &fleet->families[link->family];
-    heft_exec_destroy(family->exec); /* it points into the memory that goes */
-    family->exec = NULL;
+    heft__family_clear_targets(family); /* they point into the memory that goes */
     fleet->stage_key[0] = '\0';
     heft__remote_close(link->remote);
     link->remote = NULL;
-}
-
-/* ---- targets ---- */
-
-static void clear_targets(heft__family_t *family)
-{
-    heft_exec_destroy(family->exec);
-    family->exec = NULL;
-    for (uint32_t i = 0; family->target_params != NULL && i < family->n_targets; i++) {
-        heft__free(family->target_params[i]);
-    }
-    heft__free(family->target_params);
-    heft__free(family->target_bases);
-    heft__free(family->targets);
-    family->target_params = NULL;
-    family->target_bases = NULL;
-    family->targets = NULL;
-    family->n_targets = 0;
-}
-
-static uint8_t *align_bounce(uint8_t *block)
-{
-    return block + (BOUNCE_ALIGN - (uintptr_t)block % BOUNCE_ALIGN) % BOUNCE_ALIGN;
-}
-
-uint8_t *heft__fleet_get_bounce(const heft__family_t *family, uint32_t rank)
-{
-    return align_bounce(family->bounces[rank]);
-}
-
-/* A target at base; digests only once for each rank: replicas get the same bytes. */
-static heft_status_t add_target(heft__family_t *family, uint32_t rank, uint8_t *base,
-                                bool with_digests, heft_error_t *err)
-{
-    const heft__staging_t *layout = &family->layouts[rank];
-    size_t n = layout->n_params > 0 ? layout->n_params : 1;
-    void **params = heft__calloc(n, sizeof *params);
-    if (params == NULL) {
-        return heft__error_nomem(err, n * sizeof *params);
-    }
-    for (uint32_t i = 0; i < layout->n_params; i++) {
-        params[i] = base + layout->offsets[i];
-    }
-    family->target_params[family->n_targets] = params;
-    family->target_bases[family->n_targets] = base;
-    family->targets[family->n_targets] =
-        (heft_exec_target_t){ .rank_index = rank,
-                              .params = params,
-                              .digests_out = with_digests ? family->digests[rank] : NULL };
-    family->n_targets++;
-    return HEFT_OK;
-}
-
-static heft_status_t add_bounce(heft__family_t *family, uint32_t rank, bool with_digests,
-                                heft_error_t *err)
-{
-    if (family->bounces[rank] == NULL) {
-        size_t bytes = (size_t)family->layouts[rank].bytes;
-        if (!heft__size_add(bytes, BOUNCE_ALIGN, &bytes)) {
-            return heft__error_set(err, HEFT_ERR_OVERFLOW, "buffer for rank %u", rank);
-        }
-        family->bounces[rank] = heft__malloc(bytes);
-        if (family->bounces[rank] == NULL) {
-            return heft__error_nomem(err, bytes);
-        }
-    }
-    return add_target(family, rank, align_bounce(family->bounces[rank]), with_digests, err);
-}
-
-static heft_status_t add_rank(heft__fleet_t *fleet, uint32_t f, uint32_t rank, heft_error_t *err)
-{
-    heft__family_t *family = &fleet->families[f];
-    uint32_t before = family->n_targets;
-    bool needs_bounce = false;
-    heft_status_t status = HEFT_OK;
-    for (uint32_t i = 0; i < fleet->n_links && status == HEFT_OK; i++) {
-        const heft__link_t *link = &fleet->links[i];
-        if (!link->is_staged || link->family != f || link->rank != rank) {
-            continue;
-        }
-        if (link->remote->ptr == NULL) {
-            needs_bounce = true;
-        } else {
-            status = add_target(family, rank, link->remote->ptr, family->n_targets == before, err);
-        }
-    }
-    if (status == HEFT_OK && needs_bounce) {
-        status = add_bounce(family, rank, family->n_targets == before, err);
-    }
-    return status;
-}
-
-static heft_status_t prepare_family(heft__fleet_t *fleet, uint32_t f, heft_error_t *err)
-{
-    heft__family_t *family = &fleet->families[f];
-    size_t n_max = (size_t)fleet->n_links + family->n_ranks;
-    clear_targets(family);
-    family->targets = heft__calloc(n_max, sizeof *family->targets);
-    family->target_params = heft__calloc(n_max, sizeof *family->target_params);
-    family->target_bases = heft__calloc(n_max, sizeof *family->target_bases);
-    if (family->targets == NULL || family->target_params == NULL || family->target_bases == NULL) {
-        return heft__error_nomem(err, n_max * sizeof *family->targets);
-    }
-    for (uint32_t r = 0; r < family->n_ranks; r++) {
-        heft_status_t status = add_rank(fleet, f, r, err);
-        if (status != HEFT_OK) {
-            return status;
-        }
-    }
-    if (family->n_targets == 0) {
-        return HEFT_OK; /* nobody of this family is served by this source */
-    }
-    heft_exec_opts_t opts = HEFT_EXEC_OPTS_INIT;
-    opts.progress = fleet->progress;
-    opts.progress_arg = fleet->progress_arg;
-    opts.n_threads = fleet->n_threads;
-    return heft_exec_create(family->plan, family->targets, family->n_targets, &opts, &family->exec,
-                            err);
 }
 
 heft_status_t heft__fleet_open(heft__fleet_t *fleet, const heft__peer_t *peer,
@@ -388,7 +355,8 @@ heft_status_t heft__fleet_open(heft__fleet_t *fleet, const heft__peer_t *peer,
     if (link == NULL) {
         return heft__error_set(err, HEFT_ERR_STALE, "%s is not as it was at preflight", peer->id);
     }
-    return link->remote != NULL ? HEFT_OK : attach_link(fleet, link, deadline_mono_ns, err);
+    return link->remote != NULL || !link->sends ? HEFT_OK
+                                                : attach_link(fleet, link, deadline_mono_ns, err);
 }
 
 static heft_status_t mark_links(heft__fleet_t *fleet, const heft__peer_t *peers, uint32_t n_peers,
@@ -409,7 +377,7 @@ static heft_status_t mark_links(heft__fleet_t *fleet, const heft__peer_t *peers,
             blame->peer = link != NULL ? link->id : NULL;
             return status;
         }
-        link->is_staged = true;
+        link->is_staged = link->sends;
     }
     return HEFT_OK;
 }
@@ -422,99 +390,16 @@ heft_status_t heft__fleet_aim(heft__fleet_t *fleet, const heft__peer_t *peers, u
     if (status != HEFT_OK) {
         return status;
     }
-    make_key(peers, n_peers, key);
+    make_key(fleet->key, peers, n_peers, key);
     if (strcmp(key, fleet->stage_key) == 0) {
         return HEFT_OK;
     }
     fleet->stage_key[0] = '\0';
     for (uint32_t f = 0; f < fleet->n_families && status == HEFT_OK; f++) {
-        status = prepare_family(fleet, f, err);
+        status = heft__family_prepare(fleet, f, err);
     }
     if (status == HEFT_OK) {
         memcpy(fleet->stage_key, key, sizeof fleet->stage_key);
     }
     return status;
-}
-
-/* ---- inputs of loaders ---- */
-
-/* What has been copied so far, of how much. */
-typedef struct copying {
-    const heft__fleet_t *fleet;
-    int64_t done;
-    int64_t total;
-} copying_t;
-
-static heft_status_t copy_tensor(copying_t *copying, uint8_t *to, const uint8_t *from,
-                                 int64_t bytes, heft_error_t *err)
-{
-    for (int64_t at = 0; at < bytes; at += HEFT__CHUNK_BYTES) {
-        const int64_t n = heft__min_i64(HEFT__CHUNK_BYTES, bytes - at);
-        heft__memcpy(to + at, from + at, n);
-        copying->done += n;
-        if (copying->fleet->progress(copying->fleet->progress_arg, copying->done, copying->total) !=
-            0) {
-            return heft__error_set(err, HEFT_ERR_CANCELED, "stopped while copying loader inputs");
-        }
-    }
-    return HEFT_OK;
-}
-
-static heft_status_t copy_to_target(copying_t *copying, const heft__family_t *family, uint32_t t,
-                                    const void *const *data, const uint64_t *digests,
-                                    heft_error_t *err)
-{
-    const uint32_t rank = family->targets[t].rank_index;
-    const heft__inputs_t *inputs = &family->inputs[rank];
-    const heft__staging_t *layout = &family->layouts[rank];
-    heft_status_t status = HEFT_OK;
-    for (uint32_t k = 0; k < inputs->n && status == HEFT_OK; k++) {
-        const uint32_t entry = layout->n_params + k;
-        const uint32_t source = inputs->sources[k];
-        family->digests[rank][entry] = digests[source];
-        status = copy_tensor(copying, family->target_bases[t] + layout->offsets[entry],
-                             data[source], layout->sizes[entry], err);
-    }
-    return status;
-}
-
-heft_status_t heft__fleet_copy_inputs(heft__fleet_t *fleet, const void *const *data,
-                                      const uint64_t *digests, heft_error_t *err)
-{
-    copying_t copying = { .fleet = fleet };
-    for (uint32_t f = 0; f < fleet->n_families; f++) {
-        for (uint32_t t = 0; t < fleet->families[f].n_targets; t++) {
-            const heft__family_t *family = &fleet->families[f];
-            const heft__staging_t *layout = &family->layouts[family->targets[t].rank_index];
-            for (uint32_t i = layout->n_params; i < layout->n_entries; i++) {
-                copying.total += layout->sizes[i]; /* bounded by the bytes of staging */
-            }
-        }
-    }
-    heft_status_t status = HEFT_OK;
-    for (uint32_t f = 0; f < fleet->n_families; f++) {
-        const heft__family_t *family = &fleet->families[f];
-        for (uint32_t t = 0; t < family->n_targets && status == HEFT_OK; t++) {
-            status = copy_to_target(&copying, family, t, data, digests, err);
-        }
-    }
-    return status;
-}
-
-void heft__fleet_count(const heft__family_t *family, uint32_t rank, int64_t *bytes_out,
-                       int64_t *pieces_out)
-{
-    const heft__staging_t *layout = &family->layouts[rank];
-    uint64_t n_pieces = 0;
-    int64_t bytes = 0;
-    (void)heft_plan_get_pieces(family->plan, rank, &n_pieces);
-    for (uint32_t i = 0; i < layout->n_entries; i++) {
-        uint64_t n = 1;
-        if (i < layout->n_params) {
-            (void)heft_plan_get_param_pieces(family->plan, rank, i, &n);
-        }
-        bytes += n > 0 ? layout->sizes[i] : 0; /* a sum that is bounded by layout->bytes */
-    }
-    *bytes_out = bytes;
-    *pieces_out = (int64_t)n_pieces;
 }

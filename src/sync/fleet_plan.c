@@ -16,31 +16,45 @@
 #define ADD_PROBLEM(problems, kind, ...) \
     (void)!heft__problems_add((problems), (kind), NULL, __VA_ARGS__)
 
+static void reads_fini(heft__reads_t *reads)
+{
+    heft__free(reads->own);
+    heft__free(reads->data);
+    *reads = (heft__reads_t){ .n = 0 };
+}
+
+static void rank_fini(heft__family_t *family, uint32_t r)
+{
+    if (family->inputs != NULL) {
+        heft__inputs_fini(&family->inputs[r]);
+    }
+    if (family->input_reads != NULL) {
+        reads_fini(&family->input_reads[r]);
+    }
+    if (family->layouts != NULL) {
+        heft__staging_fini(&family->layouts[r]);
+    }
+    if (family->digests != NULL) {
+        heft__free(family->digests[r]);
+    }
+    if (family->bounces != NULL) {
+        heft__free(family->bounces[r]);
+    }
+}
+
 void heft__family_fini(heft__family_t *family)
 {
-    heft_exec_destroy(family->exec);
-    for (uint32_t i = 0; family->target_params != NULL && i < family->n_targets; i++) {
-        heft__free(family->target_params[i]);
-    }
-    heft__free(family->target_params);
-    heft__free(family->target_bases);
-    heft__free(family->targets);
+    heft__family_clear_targets(family);
+    heft_routes_destroy(family->routes);
     for (uint32_t r = 0; r < family->n_ranks; r++) {
-        if (family->inputs != NULL) {
-            heft__inputs_fini(&family->inputs[r]);
-        }
-        if (family->layouts != NULL) {
-            heft__staging_fini(&family->layouts[r]);
-        }
-        if (family->digests != NULL) {
-            heft__free(family->digests[r]);
-        }
-        if (family->bounces != NULL) {
-            heft__free(family->bounces[r]);
-        }
+        rank_fini(family, r);
     }
+    reads_fini(&family->reads);
     heft__free(family->inputs);
+    heft__free(family->input_reads);
+    heft__free(family->input_execs);
     heft__free(family->layouts);
+    heft__free(family->deliveries);
     heft__free(family->digests);
     heft__free(family->bounces);
     heft_plan_destroy(family->plan);
@@ -120,6 +134,7 @@ static void make_key(const heft__fleet_t *fleet, uint32_t f)
     uint8_t digest[32];
     heft__sha256_init(&sha);
     heft__sha256_update_text(&sha, family->digest);
+    heft__sha256_update_text(&sha, fleet->sources.digest);
     for (uint32_t r = 0; r < family->n_ranks; r++) {
         const heft__link_t *link = link_of_rank(fleet, f, r);
         heft__sha256_update_text(&sha, link != NULL ? link->manifest : "");
@@ -178,8 +193,8 @@ static heft_status_t compile_rank(heft__fleet_t *fleet, const heft__mapping_t *m
                     err->message);
         return status;
     }
-    status =
-        heft__mapping_compile(mapping, rank, fleet->source, manifest, id, problems, tape_out, err);
+    status = heft__mapping_compile(mapping, rank, &fleet->sources, manifest, id, problems, tape_out,
+                                   err);
     heft_manifest_destroy(manifest);
     return status;
 }
@@ -218,7 +233,7 @@ static heft_status_t create_plan(heft__fleet_t *fleet, uint32_t f, const heft__m
     }
     heft_status_t status = fetch_manifest(fleet, link, &manifest, err);
     if (status == HEFT_OK) {
-        status = heft__mapping_resolve(mapping, fleet->source, manifest, &exceptions,
+        status = heft__mapping_resolve(mapping, fleet->sources.whole, manifest, &exceptions,
                                        &opts.n_exceptions, err);
     }
     if (status == HEFT_OK) {
@@ -292,30 +307,95 @@ static heft_status_t make_plan(heft__fleet_t *fleet, uint32_t f, const heft__con
     return status;
 }
 
-static heft_status_t make_layouts(heft__family_t *family, heft_error_t *err)
+/* Which of a plan's sources are this source's. */
+static heft_status_t make_reads(const heft__fleet_t *fleet, const heft_plan_t *plan,
+                                heft__reads_t *reads, heft_error_t *err)
 {
-    family->inputs = heft__calloc(family->n_ranks, sizeof *family->inputs);
-    family->layouts = heft__calloc(family->n_ranks, sizeof *family->layouts);
-    family->digests = heft__calloc(family->n_ranks, sizeof *family->digests);
-    family->bounces = heft__calloc(family->n_ranks, sizeof *family->bounces);
-    if (family->inputs == NULL || family->layouts == NULL || family->digests == NULL ||
-        family->bounces == NULL) {
-        return heft__error_nomem(err, family->n_ranks * sizeof *family->layouts);
+    heft_plan_info_t info;
+    heft__holder_t *holders = NULL;
+    heft_plan_query(plan, &info);
+    heft_status_t status = heft__holders_create(plan, &fleet->sources, &holders, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    reads->n = info.n_sources;
+    reads->own = heft__calloc((size_t)reads->n + 1, sizeof *reads->own);
+    reads->data = heft__calloc((size_t)reads->n + 1, sizeof *reads->data);
+    if (reads->own == NULL || reads->data == NULL) {
+        status = heft__error_nomem(err, reads->n * sizeof *reads->data);
+    }
+    for (uint32_t s = 0; s < reads->n && status == HEFT_OK; s++) {
+        reads->own[s] = holders[s].sender == fleet->number ? holders[s].entry : UINT32_MAX;
+    }
+    heft__free(holders);
+    return status;
+}
+
+static heft_status_t alloc_ranks(heft__family_t *family, heft_error_t *err)
+{
+    const size_t n = family->n_ranks;
+    family->inputs = heft__calloc(n, sizeof *family->inputs);
+    family->input_reads = heft__calloc(n, sizeof *family->input_reads);
+    family->input_execs = heft__calloc(n, sizeof(heft_exec_t *));
+    family->layouts = heft__calloc(n, sizeof *family->layouts);
+    family->deliveries = heft__calloc(n, sizeof *family->deliveries);
+    family->digests = heft__calloc(n, sizeof *family->digests);
+    family->bounces = heft__calloc(n, sizeof *family->bounces);
+    return family->inputs != NULL && family->input_reads != NULL && family->input_execs != NULL &&
+                   family->layouts != NULL && family->deliveries != NULL &&
+                   family->digests != NULL && family->bounces != NULL
+               ? HEFT_OK
+               : heft__error_nomem(err, n * sizeof *family->layouts);
+}
+
+static heft_status_t make_rank(const heft__fleet_t *fleet, heft__family_t *family, uint32_t r,
+                               heft_error_t *err)
+{
+    heft__inputs_t *inputs = &family->inputs[r];
+    heft_status_t status = heft__inputs_init(family->plan, r, &fleet->sources, inputs, err);
+    if (status == HEFT_OK && inputs->n > 0) {
+        status = make_reads(fleet, inputs->plan, &family->input_reads[r], err);
+    }
+    if (status == HEFT_OK) {
+        status = heft__staging_init_plan(family->plan, r, inputs, &family->layouts[r], err);
+    }
+    if (status != HEFT_OK) {
+        return status;
+    }
+    size_t n = family->layouts[r].n_entries > 0 ? family->layouts[r].n_entries : 1;
+    family->digests[r] = heft__calloc(n, sizeof *family->digests[r]);
+    return family->digests[r] != NULL ? HEFT_OK
+                                      : heft__error_nomem(err, n * sizeof *family->digests[r]);
+}
+
+static heft_status_t make_layouts(heft__fleet_t *fleet, heft__family_t *family,
+                                  heft__problems_t *problems, heft_error_t *err)
+{
+    heft_status_t status = alloc_ranks(family, err);
+    if (status == HEFT_OK) {
+        status = make_reads(fleet, family->plan, &family->reads, err);
+    }
+    for (uint32_t r = 0; r < family->n_ranks && status == HEFT_OK; r++) {
+        status = make_rank(fleet, family, r, err);
+    }
+    if (status != HEFT_OK) {
+        return status;
+    }
+    heft_error_t why = HEFT_ERROR_INIT;
+    status =
+        heft__delivery_route(family->plan, &fleet->sources, family->inputs, &family->routes, &why);
+    if (status != HEFT_OK) {
+        ADD_PROBLEM(problems, heft__problem_kind_of(status), "%s", why.message);
+        if (err != NULL) {
+            *err = why;
+        }
+        return status;
     }
     for (uint32_t r = 0; r < family->n_ranks; r++) {
-        heft_status_t status = heft__inputs_init(family->plan, r, &family->inputs[r], err);
-        if (status == HEFT_OK) {
-            status = heft__staging_init_plan(family->plan, r, &family->inputs[r],
-                                             &family->layouts[r], err);
-        }
-        if (status != HEFT_OK) {
-            return status;
-        }
-        size_t n = family->layouts[r].n_entries > 0 ? family->layouts[r].n_entries : 1;
-        family->digests[r] = heft__calloc(n, sizeof *family->digests[r]);
-        if (family->digests[r] == NULL) {
-            return heft__error_nomem(err, n * sizeof *family->digests[r]);
-        }
+        family->deliveries[r] = (heft__delivery_t){ .routes = family->routes,
+                                                    .inputs = &family->inputs[r],
+                                                    .layout = &family->layouts[r],
+                                                    .rank_index = r };
     }
     return HEFT_OK;
 }
@@ -336,7 +416,7 @@ static heft_status_t make_family(heft__fleet_t *fleet, uint32_t f, heft__problem
     }
     heft__contract_fini(&contract);
     if (status == HEFT_OK) {
-        status = make_layouts(&fleet->families[f], err);
+        status = make_layouts(fleet, &fleet->families[f], problems, err);
     }
     return status;
 }
@@ -435,6 +515,11 @@ heft_status_t heft__fleet_plan(heft__fleet_t *fleet, const heft__fleet_t *old,
         if (!reuse_family(&fleet->families[f], old)) {
             status = make_family(fleet, f, problems, err);
         }
+    }
+    for (uint32_t i = 0; i < fleet->n_links && status == HEFT_OK; i++) {
+        heft__link_t *link = &fleet->links[i];
+        const heft__delivery_t *d = &fleet->families[link->family].deliveries[link->rank];
+        link->sends = heft__delivery_find_sender(d, fleet->number) != UINT32_MAX;
     }
     if (status == HEFT_OK && missing != HEFT_OK && err != NULL) {
         *err = why;

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connected components of parameters and source tensors, by union and find. */
+/* Connected components of parameters and whole source tensors, by union and find; then the plan
+ * that puts the tensors of some of them together. */
 #include "sync/inputs.h"
 
 #include "exec/exec.h"
 #include "plan/plan.h"
+#include "sync/holders.h"
 
 typedef struct components {
-    uint32_t *parent; /* parameters, then sources */
+    uint32_t *parent; /* parameters, then tensors */
     uint32_t n_params;
-    uint32_t node; /* the parameter whose sources are being joined to it */
+    uint32_t n_tensors;
+    const heft__holder_t *holders; /* of the plan's sources */
+    uint32_t node;                 /* the parameter whose sources are being joined to it */
 } components_t;
 
 static uint32_t find(uint32_t *parent, uint32_t node)
@@ -30,7 +34,7 @@ static void join(components_t *c, uint32_t one, uint32_t other)
 static void join_source(void *arg, uint32_t source)
 {
     components_t *c = arg;
-    join(c, c->node, c->n_params + source);
+    join(c, c->node, c->n_params + c->holders[source].tensor);
 }
 
 static void join_pieces(components_t *c, const heft_plan_t *plan, uint32_t rank_index,
@@ -77,16 +81,13 @@ const heft_opaque_t *heft__inputs_first(const heft_plan_t *plan, uint32_t rank_i
 
 /* Marks go to the roots: a component is the loader's if one of its parameters is. */
 static heft_status_t collect(const heft_plan_t *plan, uint32_t rank_index, components_t *c,
-                             uint32_t n_sources, bool *marks, heft__inputs_t *inputs,
-                             heft_error_t *err)
+                             bool *marks, heft__inputs_t *inputs, heft_error_t *err)
 {
-    inputs->is_loaded = heft__calloc(c->n_params, sizeof *inputs->is_loaded);
-    inputs->is_mixed = heft__calloc(c->n_params, sizeof *inputs->is_mixed);
-    inputs->is_grouped = heft__calloc(c->n_params, sizeof *inputs->is_grouped);
-    inputs->sources = heft__calloc(n_sources + 1, sizeof *inputs->sources);
-    if (inputs->is_loaded == NULL || inputs->is_mixed == NULL || inputs->is_grouped == NULL ||
-        inputs->sources == NULL) {
-        return heft__error_nomem(err, n_sources * sizeof *inputs->sources);
+    inputs->is_loaded = heft__calloc((size_t)c->n_params + 1, sizeof *inputs->is_loaded);
+    inputs->is_mixed = heft__calloc((size_t)c->n_params + 1, sizeof *inputs->is_mixed);
+    inputs->is_grouped = heft__calloc((size_t)c->n_params + 1, sizeof *inputs->is_grouped);
+    if (inputs->is_loaded == NULL || inputs->is_mixed == NULL || inputs->is_grouped == NULL) {
+        return heft__error_nomem(err, c->n_params * sizeof *inputs->is_loaded);
     }
     for (uint32_t i = 0; i < c->n_params; i++) {
         classify(plan, rank_index, i, inputs);
@@ -95,46 +96,154 @@ static heft_status_t collect(const heft_plan_t *plan, uint32_t rank_index, compo
     for (uint32_t i = 0; i < c->n_params; i++) {
         inputs->is_grouped[i] = !inputs->is_loaded[i] && marks[find(c->parent, i)];
     }
-    for (uint32_t s = 0; s < n_sources; s++) {
-        if (marks[find(c->parent, c->n_params + s)]) {
-            inputs->sources[inputs->n++] = s;
+    return HEFT_OK;
+}
+
+static void join_all(components_t *c, const heft_plan_t *plan, uint32_t rank_index)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < c->n_params + c->n_tensors; i++) {
+        c->parent[i] = i;
+    }
+    const heft_piece_t *pieces = heft_plan_get_pieces(plan, rank_index, &n);
+    join_pieces(c, plan, rank_index, pieces, n);
+    pieces = heft_plan_get_checks(plan, rank_index, &n);
+    join_pieces(c, plan, rank_index, pieces, n);
+    for (uint32_t i = 0; i < c->n_params; i++) {
+        join(c, i, heft__plan_get_together(plan, rank_index, i));
+    }
+}
+
+/* ---- the plan of inputs ---- */
+
+/* A whole tensor to a parameter of its name. */
+static heft_status_t add_input(heft_tape_t *tape, const heft_tensor_info_t *tensor,
+                               heft_error_t *err)
+{
+    uint32_t source = 0;
+    uint32_t param = 0;
+    heft_buffer_info_t info;
+    heft_status_t status = heft_tape_add_buffer(tape, HEFT_BUFFER_SOURCE, tensor->name,
+                                                tensor->dtype, &tensor->shape, &source, err);
+    if (status == HEFT_OK) {
+        status = heft_tape_add_buffer(tape, HEFT_BUFFER_PARAM, tensor->name, tensor->dtype,
+                                      &tensor->shape, &param, err);
+    }
+    if (status == HEFT_OK) {
+        status = heft_tape_query_buffer(tape, param, &info, err);
+    }
+    if (status != HEFT_OK) {
+        return status;
+    }
+    heft_view_t dst = { .buffer = param, .rank = info.shape.rank };
+    int64_t stride = 1;
+    for (int d = info.shape.rank - 1; d >= 0; d--) {
+        dst.extent[d] = info.shape.extent[d];
+        dst.stride[d] = stride;
+        stride *= info.shape.extent[d]; /* bounded by the elements of the tensor */
+    }
+    heft_view_t src = dst;
+    src.buffer = source;
+    return heft_tape_copy(tape, &dst, &src, "", err);
+}
+
+static heft_status_t make_tape(const heft__sources_t *sources, const components_t *c,
+                               const bool *marks, heft_tape_t **tape_out, heft_error_t *err)
+{
+    heft_tape_t *tape = NULL;
+    heft_status_t status = heft_tape_create(&tape, err);
+    for (uint32_t t = 0; t < c->n_tensors && status == HEFT_OK; t++) {
+        heft_tensor_info_t info;
+        if (marks[find(c->parent, c->n_params + t)]) {
+            status = heft_manifest_query(sources->whole, t, &info, err);
+            status = status == HEFT_OK ? add_input(tape, &info, err) : status;
         }
+    }
+    if (status == HEFT_OK && sources->placement != NULL) {
+        heft_tape_t *placed = NULL;
+        status = heft_placement_apply(sources->placement, tape, &placed, err);
+        tape = status == HEFT_OK ? placed : tape;
+    }
+    if (status != HEFT_OK) {
+        heft_tape_destroy(tape);
+        return status;
+    }
+    *tape_out = tape;
+    return HEFT_OK;
+}
+
+static heft_status_t list_items(heft__inputs_t *inputs, heft_error_t *err)
+{
+    inputs->n = heft_plan_get_n_params(inputs->plan, 0);
+    inputs->items = heft__calloc((size_t)inputs->n + 1, sizeof *inputs->items);
+    if (inputs->items == NULL) {
+        return heft__error_nomem(err, inputs->n * sizeof *inputs->items);
+    }
+    for (uint32_t k = 0; k < inputs->n; k++) {
+        heft_tensor_info_t info;
+        heft_status_t status = heft_plan_query_param(inputs->plan, 0, k, &info, err);
+        if (status != HEFT_OK) {
+            return status;
+        }
+        inputs->items[k] =
+            (heft_input_t){ .name = info.name,
+                            .dtype = info.dtype,
+                            .shape = heft__shape_from_storage(&info.shape, info.dtype),
+                            .n_bytes = info.n_bytes };
     }
     return HEFT_OK;
 }
 
-heft_status_t heft__inputs_init(const heft_plan_t *plan, uint32_t rank_index,
-                                heft__inputs_t *inputs_out, heft_error_t *err)
+static heft_status_t plan_inputs(const heft__sources_t *sources, const components_t *c,
+                                 const bool *marks, heft__inputs_t *inputs, heft_error_t *err)
 {
-    heft_plan_info_t info;
+    heft_plan_opts_t opts = HEFT_PLAN_OPTS_INIT;
+    heft_tape_t *tape = NULL;
+    opts.partial = 1; /* all other tensors are no concern of the loader */
+    heft_status_t status = make_tape(sources, c, marks, &tape, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    const heft_tape_t *const tapes[1] = { tape };
+    status = heft_plan_create(tapes, 1, 0, &opts, &inputs->plan, NULL, err);
+    heft_tape_destroy(tape);
+    if (status == HEFT_OK) {
+        status = heft_routes_create(inputs->plan, NULL, sources->n, NULL, &inputs->routes, err);
+    }
+    return status == HEFT_OK ? list_items(inputs, err) : status;
+}
+
+heft_status_t heft__inputs_init(const heft_plan_t *plan, uint32_t rank_index,
+                                const heft__sources_t *sources, heft__inputs_t *inputs_out,
+                                heft_error_t *err)
+{
     uint32_t param;
     heft__inputs_t inputs = { .n = 0 };
+    heft__holder_t *holders = NULL;
     if (heft__inputs_first(plan, rank_index, &param) == NULL) {
         *inputs_out = inputs;
         return HEFT_OK;
     }
-    heft_plan_query(plan, &info);
-    components_t c = { .n_params = heft_plan_get_n_params(plan, rank_index) };
-    const size_t n_nodes = (size_t)c.n_params + info.n_sources;
+    heft_status_t status = heft__holders_create(plan, sources, &holders, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    components_t c = { .n_params = heft_plan_get_n_params(plan, rank_index),
+                       .n_tensors = heft_manifest_get_n_tensors(sources->whole),
+                       .holders = holders };
+    const size_t n_nodes = (size_t)c.n_params + c.n_tensors;
     bool *marks = heft__calloc(n_nodes, sizeof *marks);
     c.parent = heft__calloc(n_nodes, sizeof *c.parent);
-    heft_status_t status = marks != NULL && c.parent != NULL
-                               ? HEFT_OK
-                               : heft__error_nomem(err, n_nodes * sizeof *c.parent);
+    status = marks != NULL && c.parent != NULL ? HEFT_OK
+                                               : heft__error_nomem(err, n_nodes * sizeof *c.parent);
     if (status == HEFT_OK) {
-        uint64_t n = 0;
-        for (uint32_t i = 0; i < n_nodes; i++) {
-            c.parent[i] = i;
-        }
-        const heft_piece_t *pieces = heft_plan_get_pieces(plan, rank_index, &n);
-        join_pieces(&c, plan, rank_index, pieces, n);
-        pieces = heft_plan_get_checks(plan, rank_index, &n);
-        join_pieces(&c, plan, rank_index, pieces, n);
-        for (uint32_t i = 0; i < c.n_params; i++) {
-            join(&c, i, heft__plan_get_together(plan, rank_index, i));
-        }
-        status = collect(plan, rank_index, &c, info.n_sources, marks, &inputs, err);
+        join_all(&c, plan, rank_index);
+        status = collect(plan, rank_index, &c, marks, &inputs, err);
     }
+    if (status == HEFT_OK) {
+        status = plan_inputs(sources, &c, marks, &inputs, err);
+    }
+    heft__free(holders);
     heft__free(marks);
     heft__free(c.parent);
     if (status != HEFT_OK) {
@@ -147,21 +256,11 @@ heft_status_t heft__inputs_init(const heft_plan_t *plan, uint32_t rank_index,
 
 void heft__inputs_fini(heft__inputs_t *inputs)
 {
-    heft__free(inputs->sources);
+    heft_routes_destroy(inputs->routes);
+    heft_plan_destroy(inputs->plan);
+    heft__free(inputs->items);
     heft__free(inputs->is_loaded);
     heft__free(inputs->is_mixed);
     heft__free(inputs->is_grouped);
     *inputs = (heft__inputs_t){ .n = 0 };
-}
-
-heft_input_t heft__inputs_get(const heft__inputs_t *inputs, const heft_plan_t *plan, uint32_t k)
-{
-    heft_tensor_info_t info;
-    if (heft_plan_query_source(plan, inputs->sources[k], &info, NULL) != HEFT_OK) {
-        return (heft_input_t){ .name = "?" }; /* not for an index of the plan's own */
-    }
-    return (heft_input_t){ .name = info.name,
-                           .dtype = info.dtype,
-                           .shape = heft__shape_from_storage(&info.shape, info.dtype),
-                           .n_bytes = info.n_bytes };
 }

@@ -209,6 +209,40 @@ static heft_status_t take_tape(const heft__mapping_t *mapping, uint32_t i,
     return status;
 }
 
+/* A traced tape is the contract's, and is shared. */
+static heft_status_t copy_tape(const heft_tape_t *tape, heft_tape_t **copy_out, heft_error_t *err)
+{
+    char *text = NULL;
+    heft_status_t status = heft_tape_encode(tape, &text, err);
+    if (status == HEFT_OK) {
+        status = heft_tape_decode(text, strlen(text), copy_out, err);
+        heft_string_free(text);
+    }
+    return status;
+}
+
+/* Takes tape, whatever comes of it. */
+static heft_status_t place(heft_tape_t *tape, const heft__sources_t *sources, const char *member,
+                           heft__problems_t *problems, const heft_tape_t **tape_out,
+                           heft_error_t *err)
+{
+    heft_tape_t *placed = NULL;
+    heft_error_t why = HEFT_ERROR_INIT;
+    heft_status_t status = heft_placement_apply(sources->placement, tape, &placed, &why);
+    if (status == HEFT_OK) {
+        *tape_out = placed;
+        return HEFT_OK;
+    }
+    heft_tape_destroy(tape);
+    (void)!heft__problems_add(problems, heft__problem_kind_of(status), NULL, "%s%s%s",
+                              member != NULL ? member : "", member != NULL ? ": " : "",
+                              why.message);
+    if (err != NULL) {
+        *err = why;
+    }
+    return status;
+}
+
 static heft_status_t copy_exceptions(const heft_contract_t *contract,
                                      heft_exception_t **exceptions_out, uint32_t *n_out,
                                      heft_error_t *err)
@@ -229,28 +263,40 @@ static heft_status_t copy_exceptions(const heft_contract_t *contract,
 /* ---- what is made of it ---- */
 
 heft_status_t heft__mapping_compile(const heft__mapping_t *mapping, uint32_t i,
-                                    const heft_manifest_t *source,
+                                    const heft__sources_t *sources,
                                     const heft_manifest_t *destination, const char *member,
                                     heft__problems_t *problems, const heft_tape_t **tape_out,
                                     heft_error_t *err)
 {
-    if (mapping->traced != NULL) {
-        return take_tape(mapping, i, source, destination, member, problems, tape_out, err);
-    }
+    const heft_tape_t *traced = NULL;
     heft_tape_t *tape = NULL;
-    heft_status_t status = heft__compile_rank(mapping->recipe, mapping->bindings, i, source,
-                                              destination, member, problems, &tape, err);
+    heft_status_t status;
+    if (mapping->traced != NULL) {
+        status = take_tape(mapping, i, sources->whole, destination, member, problems, &traced, err);
+        if (status == HEFT_OK && sources->placement != NULL) {
+            status = copy_tape(traced, &tape, err);
+        }
+    } else {
+        status = heft__compile_rank(mapping->recipe, mapping->bindings, i, sources->whole,
+                                    destination, member, problems, &tape, err);
+    }
+    if (status == HEFT_OK && sources->placement != NULL) {
+        return place(tape, sources, member, problems, tape_out, err);
+    }
     if (status == HEFT_OK) {
-        *tape_out = tape;
+        *tape_out = traced != NULL ? traced : tape;
     }
     return status;
 }
 
 void heft__mapping_release(const heft__mapping_t *mapping, const heft_tape_t *tape)
 {
-    if (mapping->traced == NULL) {
-        heft_tape_destroy((heft_tape_t *)(uintptr_t)tape); /* made by heft__mapping_compile */
+    for (uint32_t i = 0; mapping->traced != NULL && i < mapping->n_ranks; i++) {
+        if (tape == heft_contract_get_tape(mapping->traced, i)) {
+            return; /* the contract's own */
+        }
     }
+    heft_tape_destroy((heft_tape_t *)(uintptr_t)tape); /* made by heft__mapping_compile */
 }
 
 heft_status_t heft__mapping_resolve(const heft__mapping_t *mapping, const heft_manifest_t *source,

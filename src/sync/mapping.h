@@ -8,6 +8,7 @@
 #define HEFT_SYNC_MAPPING_H
 
 #include "heft/contract.h"
+#include "sync/sources.h"
 #include "sync/wire.h"
 
 typedef struct heft__mapping {
@@ -49,10 +50,11 @@ HEFT_MUST_CHECK heft_status_t heft__mapping_encode(const heft__mapping_t *mappin
 /*
  * The tape of rank first_rank + i, to be released. When it fails, every error is among the
  * problems, after "member: " (NULL: without). destination: NULL where nobody holds the rank. Of a
- * traced mapping source and destination must be what it was traced for.
+ * traced mapping the sources as a whole and the destination must be what it was traced for. Where
+ * several sources hold the tensors the tape reads what each of them has.
  */
 HEFT_MUST_CHECK heft_status_t heft__mapping_compile(const heft__mapping_t *mapping, uint32_t i,
-                                                    const heft_manifest_t *source,
+                                                    const heft__sources_t *sources,
                                                     const heft_manifest_t *destination,
                                                     const char *member, heft__problems_t *problems,
                                                     const heft_tape_t **tape_out,

@@ -129,9 +129,11 @@ static heft_status_t alloc_arrays(heft_publisher_t *pub, heft_error_t *err)
 {
     size_t n = pub->n_tensors > 0 ? pub->n_tensors : 1;
     pub->sizes = heft__calloc(n, sizeof *pub->sizes);
+    pub->sizes_sent = heft__calloc(n, sizeof *pub->sizes_sent);
     pub->digests = heft__calloc(n, sizeof *pub->digests);
     pub->again = heft__calloc(n, sizeof *pub->again);
-    if (pub->sizes == NULL || pub->digests == NULL || pub->again == NULL) {
+    if (pub->sizes == NULL || pub->sizes_sent == NULL || pub->digests == NULL ||
+        pub->again == NULL) {
         return heft__error_nomem(err, n * sizeof *pub->sizes);
     }
     for (uint32_t i = 0; i < pub->n_tensors; i++) {
@@ -145,6 +147,7 @@ static heft_status_t alloc_arrays(heft_publisher_t *pub, heft_error_t *err)
                                    "publisher: data[%u], \"%.120s\", is NULL", i, info.name);
         }
         pub->sizes[i] = info.n_bytes;
+        pub->sizes_sent[i] = info.n_bytes;
     }
     return HEFT_OK;
 }
@@ -197,7 +200,9 @@ static heft_status_t build(heft_publisher_t *pub, const heft_publisher_opts_t *o
     }
     if (status == HEFT_OK) {
         pub->fleet.member = pub->member;
-        pub->fleet.source = pub->manifest;
+        pub->fleet.replica = opts->replica;
+        pub->fleet.rank = opts->rank;
+        pub->fleet.n_expected = opts->n_ranks;
         pub->fleet.transports = pub->transports;
         pub->fleet.n_transports = pub->n_transports;
         pub->fleet.n_threads = pub->n_threads;
@@ -330,6 +335,7 @@ void heft_publisher_destroy(heft_publisher_t *pub)
     heft__fleet_fini(&pub->fleet);
     heft__member_destroy(pub->member);
     heft__free(pub->sizes);
+    heft__free(pub->sizes_sent);
     heft__free(pub->digests);
     heft__free(pub->again);
     (void)pthread_cond_destroy(&pub->changed);

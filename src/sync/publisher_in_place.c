@@ -2,18 +2,22 @@
 /*
  * A source that sends in place: the flip of sync/in_place.h. Receivers are served in turn, a part
  * at a time, whichever is armed; one that fails does not hold up the others. A run is made for each
- * part: its memory is bounded by the part.
+ * part: its memory is bounded by the part. Parts of which other sources have everything are passed
+ * over.
  */
 #include "sync/in_place.h"
 #include "sync/part_run.h"
 #include "sync/publisher_private.h"
 
-#include <string.h>
 #include <time.h>
 
 typedef struct stream {
     heft__link_t *link;
-    uint32_t first; /* parameter that the next part begins with; n_params: the digests */
+    const heft__delivery_t *delivery;
+    heft__digest_slots_t slots;
+    uint32_t slot;  /* of this source among those that send here */
+    uint32_t first; /* parameter that the next part begins with; n_params: digests */
+    uint32_t end;   /* and the one after its last */
     uint32_t part;
     uint8_t *bounce; /* owned; for a receiver whose memory cannot be addressed */
     bool is_over;
@@ -29,58 +33,108 @@ typedef struct sender {
     int64_t deadline_mono_ns;
 } sender_t;
 
-static const heft__staging_t *layout_of(const sender_t *s, const stream_t *stream)
+static bool is_at_digests(const stream_t *stream)
 {
-    return &s->pub->fleet.families[stream->link->family].layouts[stream->link->rank];
+    return stream->first == stream->delivery->layout->n_params;
 }
 
-static heft_status_t run_part(sender_t *s, const stream_t *stream, uint32_t end, uint8_t *base,
-                              heft_error_t *err)
+/* On to the next part of which this source has something: it is the one from `first` on, or a later
+ * one; at last its digests. */
+static void seek(const sender_t *s, stream_t *stream)
+{
+    const heft__staging_t *layout = stream->delivery->layout;
+    const int64_t bytes = stream->link->remote->bytes;
+    while (stream->first < layout->n_params) {
+        bool sends = false;
+        stream->end = heft__staging_part_end(layout, stream->first, bytes);
+        (void)heft__delivery_count_part(stream->delivery, stream->first, stream->end,
+                                        s->pub->fleet.number, &sends);
+        if (sends) {
+            return;
+        }
+        stream->first = stream->end;
+        stream->part++;
+    }
+    stream->end = stream->first;
+    stream->part += stream->slot / stream->slots.per_part;
+}
+
+static heft_status_t run_part(sender_t *s, const stream_t *stream, uint8_t *base, heft_error_t *err)
 {
     heft__family_t *family = &s->pub->fleet.families[stream->link->family];
-    const heft__staging_t *layout = layout_of(s, stream);
+    const heft__staging_t *layout = stream->delivery->layout;
     const uint32_t rank = stream->link->rank;
-    for (uint32_t i = stream->first; i < end; i++) {
+    const heft__share_t share = { .routes = family->routes, .sender = s->pub->fleet.number };
+    for (uint32_t i = stream->first; i < stream->end; i++) {
         s->params[i] = base + (layout->offsets[i] - layout->offsets[stream->first]);
     }
     heft_exec_target_t target = { .rank_index = rank,
                                   .params = s->params,
                                   .digests_out = s->digests };
     s->pub->stopped = (heft_error_t)HEFT_ERROR_INIT;
-    heft_status_t status = heft__part_run(s->runner, family->plan, &target, stream->first, end,
-                                          NULL, s->pub->data, err);
+    heft_status_t status = heft__part_run(s->runner, family->plan, &target, stream->first,
+                                          stream->end, &share, family->reads.data, err);
     if (status == HEFT_ERR_CANCELED && s->pub->stopped.status != HEFT_OK) {
         *err = s->pub->stopped;
         status = err->status;
     }
-    for (uint32_t i = stream->first; i < end; i++) {
+    for (uint32_t i = stream->first; i < stream->end; i++) {
         family->digests[rank][i] = s->digests[i];
         s->params[i] = NULL;
     }
     return status;
 }
 
-static void write_digests(const sender_t *s, const stream_t *stream, uint8_t *base)
+static void write_digests(const sender_t *s, const stream_t *stream, uint8_t *at)
 {
     const uint64_t *digests =
         s->pub->fleet.families[stream->link->family].digests[stream->link->rank];
-    for (uint32_t i = 0; i < layout_of(s, stream)->n_params; i++) {
+    for (uint32_t i = 0; i < stream->delivery->layout->n_params; i++) {
         for (int b = 0; b < 8; b++) {
-            *base++ = (uint8_t)(digests[i] >> (8 * b));
+            *at++ = (uint8_t)(digests[i] >> (8 * b));
         }
     }
 }
 
+/* Where this source's list lies in the buffer. */
+static int64_t slot_offset(const stream_t *stream)
+{
+    return stream->slots.list_bytes * (stream->slot % stream->slots.per_part);
+}
+
+static heft_status_t send_chunks(sender_t *s, stream_t *stream, heft__token_t token,
+                                 heft_error_t *err)
+{
+    const uint32_t number = s->pub->fleet.number;
+    heft__packing_t packing;
+    if (is_at_digests(stream)) {
+        heft__route_t *routes = NULL;
+        heft__expect_t expect;
+        const uint32_t k = stream->slot / stream->slots.per_part;
+        heft_status_t status = heft__digest_slots_expect(&stream->slots, k, &routes, &expect, err);
+        if (status == HEFT_OK) {
+            status = heft__chunk_send(stream->link->remote, &expect, token,
+                                      stream->slot % stream->slots.per_part, stream->bounce,
+                                      s->deadline_mono_ns, NULL, NULL, &s->counts, err);
+        }
+        heft__free(routes);
+        return status;
+    }
+    heft_status_t status =
+        heft__packing_init(stream->delivery, stream->first, stream->end, number, &packing, err);
+    if (status == HEFT_OK) {
+        status = heft__packing_send(&packing, number, stream->link->remote, token, stream->bounce,
+                                    s->deadline_mono_ns, NULL, NULL, &s->counts, err);
+        heft__packing_fini(&packing);
+    }
+    return status;
+}
+
 /* In chunks, where the receiver's memory cannot be addressed: what arrives damaged is sent again
  * before it is written to anything live. */
-static heft_status_t put_part(sender_t *s, stream_t *stream, heft__token_t token, int64_t bytes,
-                              heft_error_t *err)
+static heft_status_t put_part(sender_t *s, stream_t *stream, heft__token_t token, heft_error_t *err)
 {
-    heft__route_t route;
-    heft__expect_t expect;
-    heft__staging_expect_part(bytes, &route, &expect);
-    heft_status_t status = heft__chunk_send(stream->link->remote, &expect, token, 0, stream->bounce,
-                                            s->deadline_mono_ns, NULL, NULL, &s->counts, err);
+    heft_status_t status = send_chunks(s, stream, token, err);
     heft_error_t late = HEFT_ERROR_INIT;
     heft_status_t flushed = heft__remote_flush(stream->link->remote, s->deadline_mono_ns, &late);
     if (flushed != HEFT_OK) {
@@ -93,31 +147,23 @@ static heft_status_t put_part(sender_t *s, stream_t *stream, heft__token_t token
     return status;
 }
 
-/* Everything of one part into the receiver's buffer. */
-static heft_status_t fill(sender_t *s, stream_t *stream, heft__token_t token, uint32_t end,
-                          heft_error_t *err)
+/* What this source has of one part into the receiver's buffer. */
+static heft_status_t fill(sender_t *s, stream_t *stream, heft__token_t token, heft_error_t *err)
 {
-    const heft__staging_t *layout = layout_of(s, stream);
-    const bool is_last = stream->first == layout->n_params;
     uint8_t *base = stream->bounce != NULL ? stream->bounce : stream->link->remote->ptr;
     heft_status_t status = HEFT_OK;
-    if (is_last) {
-        write_digests(s, stream, base);
+    if (is_at_digests(stream)) {
+        write_digests(s, stream, base + slot_offset(stream));
     } else {
-        status = run_part(s, stream, end, base, err);
+        status = run_part(s, stream, base, err);
     }
-    if (status == HEFT_OK && stream->bounce != NULL) {
-        status =
-            put_part(s, stream, token, heft__staging_part_bytes(layout, stream->first, end), err);
-    }
-    return status;
+    return status == HEFT_OK && stream->bounce != NULL ? put_part(s, stream, token, err) : status;
 }
 
 /* The next part, if its receiver is armed for it; HEFT_IN_PROGRESS: not yet. */
 static heft_status_t send_part(sender_t *s, stream_t *stream, heft_error_t *err)
 {
-    const heft__staging_t *layout = layout_of(s, stream);
-    const bool is_last = stream->first == layout->n_params;
+    const bool is_last = is_at_digests(stream);
     const heft__token_t token = heft__part_token(s->order->round, stream->part);
     heft_status_t status =
         heft__remote_begin(stream->link->remote, token, s->deadline_mono_ns, err);
@@ -127,11 +173,8 @@ static heft_status_t send_part(sender_t *s, stream_t *stream, heft_error_t *err)
     if (status != HEFT_OK) {
         return status;
     }
-    const uint32_t end =
-        is_last ? stream->first
-                : heft__staging_part_end(layout, stream->first, stream->link->remote->bytes);
     stream->link->is_staged = true; /* it alone is looked at while this runs */
-    status = fill(s, stream, token, end, err);
+    status = fill(s, stream, token, err);
     stream->link->is_staged = false;
     if (!stream->link->is_unknown) {
         heft_error_t late = HEFT_ERROR_INIT;
@@ -142,9 +185,12 @@ static heft_status_t send_part(sender_t *s, stream_t *stream, heft_error_t *err)
             status = ended;
         }
     }
-    stream->first = end;
+    stream->first = stream->end;
     stream->part++;
     stream->is_over = is_last;
+    if (!is_last) {
+        seek(s, stream);
+    }
     return status;
 }
 
@@ -156,7 +202,19 @@ static heft_status_t open_stream(sender_t *s, const heft__peer_t *peer, stream_t
     if (status != HEFT_OK) {
         return status;
     }
-    heft__part_runner_expect(s->runner, layout_of(s, stream)->bytes);
+    if (!stream->link->sends) {
+        stream->is_over = true;
+        return HEFT_OK;
+    }
+    int64_t bytes = 0;
+    int64_t pieces = 0;
+    const uint32_t number = s->pub->fleet.number;
+    stream->delivery = &s->pub->fleet.families[stream->link->family].deliveries[stream->link->rank];
+    stream->slots = heft__digest_slots(stream->delivery, stream->link->remote->bytes);
+    stream->slot = heft__delivery_find_sender(stream->delivery, number);
+    heft__delivery_count(stream->delivery, number, &bytes, &pieces);
+    heft__part_runner_expect(s->runner, bytes);
+    seek(s, stream);
     if (stream->link->remote->ptr == NULL) {
         stream->bounce = heft__malloc((size_t)stream->link->remote->bytes);
         if (stream->bounce == NULL) {
@@ -217,7 +275,7 @@ static heft_status_t serve(sender_t *s, stream_t *streams, uint32_t n, heft_erro
             give_up(s, &streams[i], status, &why, &first, err);
         }
     }
-    for (bool open = n > 0, moved = false; open;) {
+    for (bool open = n > 0, moved = false; open;) { /* the first look sees who is served at all */
         serve_once(s, streams, n, &moved, &open, &first, err);
         if (open && (heft__member_is_called_off(s->pub->member, s->pub->round) ||
                      heft__publisher_is_given_up(s->pub, s->pub->round))) {
@@ -270,6 +328,7 @@ heft_status_t heft__publisher_send_in_place(heft_publisher_t *pub, const heft__o
                                           pub->fleet.progress_arg, &s.runner, err);
     }
     if (status == HEFT_OK) {
+        heft__fleet_bind(&pub->fleet, pub->data);
         status = serve(&s, streams, order->n_peers, err);
     }
     for (uint32_t i = 0; streams != NULL && i < order->n_peers; i++) {

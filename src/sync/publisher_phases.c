@@ -72,14 +72,34 @@ static char (*list_absent(const heft__fleet_t *fleet, uint32_t *n_out))[HEFT__ID
     return ids;
 }
 
+/* What placement has dealt to this source; of copies that others send nothing is read here. */
+static heft_status_t choose_tensors(heft_publisher_t *pub, heft_error_t *err)
+{
+    bool *chosen = heft__calloc((size_t)pub->n_tensors + 1, sizeof *chosen);
+    if (chosen == NULL) {
+        return heft__error_nomem(err, pub->n_tensors);
+    }
+    heft_status_t status =
+        heft__holders_mark_chosen(&pub->fleet.sources, pub->fleet.number, chosen, err);
+    for (uint32_t i = 0; i < pub->n_tensors && status == HEFT_OK; i++) {
+        pub->sizes_sent[i] = chosen[i] ? pub->sizes[i] : 0;
+    }
+    heft__free(chosen);
+    return status;
+}
+
 static void do_preflight(heft_publisher_t *pub, const heft__order_t *order)
 {
     heft__problems_t problems = { 0 };
     heft_error_t err = HEFT_ERROR_INIT;
     char plans[HEFT__DIGEST_SIZE] = "";
     pub->fleet.round = order->round;
-    heft_status_t status = heft__fleet_set(&pub->fleet, order->peers, order->n_peers,
-                                           deadline_of(pub, order), &problems, &err);
+    heft_status_t status =
+        heft__fleet_set(&pub->fleet, order->sources, order->peers, order->n_peers,
+                        deadline_of(pub, order), &problems, &err);
+    if (status == HEFT_OK) {
+        status = choose_tensors(pub, &err);
+    }
     if (status == HEFT_OK) {
         status = put_plans(pub, plans, &err);
     }
@@ -119,7 +139,8 @@ static void do_prepare(heft_publisher_t *pub, const heft__order_t *order)
         pub->fleet.links[i].was_sent = false;
     }
     int64_t start = heft__clock_mono_ns();
-    heft__digest_all(pub->data, pub->sizes, NULL, pub->n_tensors, pub->n_threads, pub->digests);
+    heft__digest_all(pub->data, pub->sizes_sent, NULL, pub->n_tensors, pub->n_threads,
+                     pub->digests);
     heft__publisher_leave(pub);
     heft__sha256_t sha;
     uint8_t digest[32];
@@ -238,29 +259,33 @@ static heft_status_t end_links(heft_publisher_t *pub, const heft__order_t *order
     return first;
 }
 
-static heft_status_t run_families(heft_publisher_t *pub, heft_error_t *err)
+static heft_status_t run_one(heft_publisher_t *pub, heft_exec_t *exec, const heft__reads_t *reads,
+                             heft_error_t *err)
 {
-    heft__fleet_t *fleet = &pub->fleet;
-    pub->stopped = (heft_error_t)HEFT_ERROR_INIT;
-    for (uint32_t f = 0; f < fleet->n_families; f++) {
-        if (fleet->families[f].exec == NULL) {
-            continue;
-        }
-        pub->run_mono_ns = heft__clock_mono_ns();
-        heft_status_t status = heft_exec_run(fleet->families[f].exec, pub->data, err);
-        if (status == HEFT_ERR_CANCELED && pub->stopped.status != HEFT_OK) {
-            *err = pub->stopped;
-            return pub->stopped.status;
-        }
-        if (status != HEFT_OK) {
-            return status;
-        }
+    if (exec == NULL) {
+        return HEFT_OK;
     }
     pub->run_mono_ns = heft__clock_mono_ns();
-    heft_status_t status = heft__fleet_copy_inputs(fleet, pub->data, pub->digests, err);
+    heft_status_t status = heft_exec_run(exec, reads->data, err);
     if (status == HEFT_ERR_CANCELED && pub->stopped.status != HEFT_OK) {
         *err = pub->stopped;
         status = err->status;
+    }
+    return status;
+}
+
+static heft_status_t run_families(heft_publisher_t *pub, heft_error_t *err)
+{
+    heft__fleet_t *fleet = &pub->fleet;
+    heft_status_t status = HEFT_OK;
+    pub->stopped = (heft_error_t)HEFT_ERROR_INIT;
+    heft__fleet_bind(fleet, pub->data);
+    for (uint32_t f = 0; f < fleet->n_families && status == HEFT_OK; f++) {
+        const heft__family_t *family = &fleet->families[f];
+        status = run_one(pub, family->exec, &family->reads, err);
+        for (uint32_t r = 0; r < family->n_ranks && status == HEFT_OK; r++) {
+            status = run_one(pub, family->input_execs[r], &family->input_reads[r], err);
+        }
     }
     return status;
 }
@@ -270,22 +295,22 @@ static heft_status_t before_chunk(void *arg, heft_error_t *err)
     return look_around(arg, err);
 }
 
-/* Send one rank's bytes, parameter by parameter, in chunks. */
+/* Send what this source has for one rank, entry by entry, in chunks. */
 static heft_status_t put_link(heft_publisher_t *pub, heft__link_t *link, heft__token_t token,
                               int64_t deadline, heft__chunk_counts_t *counts, heft_error_t *err)
 {
     const heft__family_t *family = &pub->fleet.families[link->family];
-    const heft__staging_t *layout = &family->layouts[link->rank];
-    heft__route_t *routes = NULL;
-    heft__expect_t expect;
+    const uint32_t number = pub->fleet.number;
+    heft__packing_t packing;
     heft_status_t status =
-        heft__staging_expect(layout, family->plan, link->rank, 1, &routes, &expect, err);
-    for (uint32_t i = 0; i < layout->n_entries && status == HEFT_OK; i++) {
-        status = heft__chunk_send(link->remote, &expect, token, i,
-                                  heft__fleet_get_bounce(family, link->rank), deadline,
-                                  before_chunk, pub, counts, err);
+        heft__packing_init(&family->deliveries[link->rank], 0,
+                           family->layouts[link->rank].n_entries, number, &packing, err);
+    if (status == HEFT_OK) {
+        status = heft__packing_send(&packing, number, link->remote, token,
+                                    heft__fleet_get_bounce(family, link->rank), deadline,
+                                    before_chunk, pub, counts, err);
+        heft__packing_fini(&packing);
     }
-    heft__free(routes);
     if (status != HEFT_OK) {
         pub->blame.peer = link->id;
     }
@@ -353,6 +378,7 @@ static heft_status_t put_digests(heft_publisher_t *pub, char digest_out[HEFT__DI
             memcpy(sets[n].plan, heft__fleet_get_plan(fleet, link), sizeof sets[n].plan);
             sets[n].params = family->digests[link->rank];
             sets[n].n_params = family->layouts[link->rank].n_entries;
+            sets[n].sender = fleet->number;
             n++;
         }
     }
@@ -374,7 +400,8 @@ static void note_counters(heft_publisher_t *pub, const heft__chunk_counts_t *cou
         if (link->is_staged) {
             int64_t bytes;
             int64_t pieces;
-            heft__fleet_count(&pub->fleet.families[link->family], link->rank, &bytes, &pieces);
+            heft__delivery_count(&pub->fleet.families[link->family].deliveries[link->rank],
+                                 pub->fleet.number, &bytes, &pieces);
             counters.bytes += bytes;
             counters.pieces += pieces;
         }
@@ -418,6 +445,19 @@ static heft_status_t send_all(heft_publisher_t *pub, const heft__order_t *order,
         status = ended;
     }
     return status;
+}
+
+/* A receiver that asks to stop has a reason, such as another source that died: it is given the time
+ * to say so, because the first failure that is told counts as the cause. */
+static void let_receiver_speak(heft_publisher_t *pub, heft_status_t status)
+{
+    static const int64_t patience_ns = 2000000000;
+    if (status == HEFT_ERR_CANCELED && pub->fleet.sources.n > 1) {
+        const int64_t deadline = heft__clock_mono_ns() + patience_ns;
+        while (heft__clock_mono_ns() < deadline &&
+               !heft__member_await_called_off(pub->member, pub->round, deadline)) {
+        }
+    }
 }
 
 static bool has_unknown(const heft_publisher_t *pub)
@@ -465,6 +505,7 @@ static void do_stage(heft_publisher_t *pub, const heft__order_t *order)
                               &pub->blame);
         return;
     }
+    let_receiver_speak(pub, status);
     /* The message first: dropping a link takes its name along. */
     conclude(pub, status, status == HEFT_OK ? HEFT__STATE_SENT : HEFT__STATE_PREPARED, &err,
              &pub->blame);
@@ -484,7 +525,8 @@ static void do_verify(heft_publisher_t *pub, const heft__order_t *order)
     heft_tensor_info_t info = { .name = "?" };
     heft_status_t status = enter(pub, order, &err);
     if (status == HEFT_OK) {
-        heft__digest_all(pub->data, pub->sizes, NULL, pub->n_tensors, pub->n_threads, pub->again);
+        heft__digest_all(pub->data, pub->sizes_sent, NULL, pub->n_tensors, pub->n_threads,
+                         pub->again);
         heft__publisher_leave(pub);
     }
     for (uint32_t i = 0; i < pub->n_tensors && status == HEFT_OK; i++) {

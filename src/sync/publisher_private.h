@@ -30,7 +30,8 @@ struct heft_publisher {
 
     /* The worker's thread alone. */
     heft__fleet_t fleet;
-    uint64_t *digests;      /* of the source tensors, as they were prepared */
+    int64_t *sizes_sent;    /* of the tensors that are its to send, 0 of the others */
+    uint64_t *digests;      /* of these, as they were prepared */
     uint64_t *again;        /* and as they are after they were sent */
     heft__round_id_t round; /* being sent */
     heft__blame_t blame;    /* why the run was stopped */

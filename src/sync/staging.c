@@ -113,9 +113,8 @@ static heft_status_t set_sizes(const heft_plan_t *plan, uint32_t rank_index,
             inputs != NULL && inputs->n > 0 && inputs->is_loaded[i] && !inputs->is_mixed[i];
         staging->sizes[i] = status == HEFT_OK && !is_absent ? info.n_bytes : 0;
     }
-    for (uint32_t i = staging->n_params; i < staging->n_entries && status == HEFT_OK; i++) {
-        status = heft_plan_query_source(plan, inputs->sources[i - staging->n_params], &info, err);
-        staging->sizes[i] = status == HEFT_OK ? info.n_bytes : 0;
+    for (uint32_t i = staging->n_params; i < staging->n_entries; i++) {
+        staging->sizes[i] = inputs->items[i - staging->n_params].n_bytes;
     }
     return status;
 }
@@ -139,9 +138,8 @@ heft_status_t heft__staging_init_plan(const heft_plan_t *plan, uint32_t rank_ind
 }
 
 heft_status_t heft__staging_expect(const heft__staging_t *staging, const heft_plan_t *plan,
-                                   uint32_t rank_index, uint32_t n_senders,
-                                   heft__route_t **routes_out, heft__expect_t *expect_out,
-                                   heft_error_t *err)
+                                   uint32_t rank_index, heft__route_t **routes_out,
+                                   heft__expect_t *expect_out, heft_error_t *err)
 {
     const size_t n = staging->n_entries > 0 ? staging->n_entries : 1;
     heft__route_t *routes = heft__calloc(n, sizeof *routes);
@@ -159,7 +157,7 @@ heft_status_t heft__staging_expect(const heft__staging_t *staging, const heft_pl
     *routes_out = routes;
     *expect_out = (heft__expect_t){ .routes = routes,
                                     .n_routes = staging->n_entries,
-                                    .n_senders = n_senders,
+                                    .n_senders = 1,
                                     .chunk_bytes = HEFT__CHUNK_BYTES,
                                     .crc = heft__crc32c };
     return HEFT_OK;
@@ -205,16 +203,6 @@ int64_t heft__staging_part_bytes(const heft__staging_t *staging, uint32_t first,
         return (int64_t)staging->n_params * (int64_t)sizeof(uint64_t);
     }
     return staging->offsets[end - 1] + staging->sizes[end - 1] - staging->offsets[first];
-}
-
-void heft__staging_expect_part(int64_t bytes, heft__route_t *route, heft__expect_t *expect_out)
-{
-    *route = (heft__route_t){ .bytes = bytes };
-    *expect_out = (heft__expect_t){ .routes = route,
-                                    .n_routes = 1,
-                                    .n_senders = 1,
-                                    .chunk_bytes = HEFT__CHUNK_BYTES,
-                                    .crc = heft__crc32c };
 }
 
 /* ---- work in parts ---- */

@@ -41,11 +41,12 @@ HEFT_MUST_CHECK heft_status_t heft__staging_init_plan(const heft_plan_t *plan, u
                                                       heft_error_t *err);
 void heft__staging_fini(heft__staging_t *staging);
 
-/* What is expected of transports that send in chunks: one route for each entry, in order; those of
- * parameters that no piece writes are empty. *routes_out is the caller's (heft__free). */
+/* What is expected of transports that send in chunks, of one sender that sends all that pieces
+ * write: one route for each entry, in order; those of parameters that no piece writes are empty.
+ * *routes_out is the caller's (heft__free). */
 HEFT_MUST_CHECK heft_status_t heft__staging_expect(const heft__staging_t *staging,
                                                    const heft_plan_t *plan, uint32_t rank_index,
-                                                   uint32_t n_senders, heft__route_t **routes_out,
+                                                   heft__route_t **routes_out,
                                                    heft__expect_t *expect_out, heft_error_t *err);
 
 /* ---- in place: the same layout, part by part through one buffer ---- */
@@ -59,9 +60,6 @@ uint32_t heft__staging_part_end(const heft__staging_t *staging, uint32_t first,
                                 int64_t buffer_bytes);
 /* Bytes of the part [first, end); first == n_params: those of the digests that come last. */
 int64_t heft__staging_part_bytes(const heft__staging_t *staging, uint32_t first, uint32_t end);
-/* A part as one route; expect points to it. */
-void heft__staging_expect_part(int64_t bytes, heft__route_t *route, heft__expect_t *expect_out);
-
 /* Copy every parameter out to its place, at memory speed. n_threads >= 1; the caller's thread is
  * one of them. */
 void heft__staging_copy_out(const heft__staging_t *staging, const uint8_t *memory,

@@ -42,6 +42,9 @@ static void refresh(void *arg, heft__report_t *report)
     if (state.n_failed > 0 && sub->failed_mono_ns == 0) {
         sub->failed_mono_ns = now;
     }
+    if (sub->n_senders > 1 && (state.n_lost > 0 || state.n_failed > 0)) {
+        return; /* others may still write, or begin to: heft__subscriber_expire shuts them out */
+    }
     if (state.n_lost > 0) {
         (void)heft__error_set(&err, HEFT_ERR_PEER, "the source, process %d, died while sending",
                               (int)state.lost_pid);
@@ -70,6 +73,7 @@ static void on_window_change(void *arg)
     (void)pthread_mutex_unlock(&sub->lock);
     if (!is_receiving && sub->member != NULL) {
         heft__member_wake(sub->member);
+        heft__member_interrupt(sub->member); /* the next poll looks whether a sender has gone */
     }
 }
 
@@ -318,6 +322,7 @@ void heft_subscriber_destroy(heft_subscriber_t *sub)
     }
     heft__member_stop(sub->member);    /* refresh looks at the window */
     heft__window_destroy(sub->window); /* on_change wakes the member */
+    heft__packing_fini(&sub->packing);
     heft__member_destroy(sub->member);
     heft__subscriber_fini_alone(sub);
     (void)pthread_cond_destroy(&sub->arrived_part);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "sync/findings.h"
+#include "sync/holders.h"
 
 static const int64_t quiet_ns =
     2000000000; /* a sender looks at its socket every few milliseconds */
@@ -65,23 +66,53 @@ static void do_preflight(heft_subscriber_t *sub, const heft__order_t *order)
 
 /* ---- stage ---- */
 
-/* Where bytes come in chunks, the window knows which. */
-static heft_status_t expect_chunks(heft_subscriber_t *sub, const heft__order_t *order,
-                                   heft_error_t *err)
+/* Its round is one in which a destination stands in for the sources. */
+static bool is_fed(const heft__order_t *order)
+{
+    static const char prefix[] = "destination.";
+    return order->n_peers > 0 && strncmp(order->peers[0].id, prefix, sizeof prefix - 1) == 0;
+}
+
+static uint32_t count_senders(const heft_subscriber_t *sub, const heft__order_t *order)
+{
+    const heft__delivery_t delivery = heft__work_delivery(&sub->work);
+    uint32_t n = 1;
+    if (!is_fed(order)) {
+        (void)heft__delivery_get_senders(&delivery, &n);
+    }
+    return n;
+}
+
+/* From one that feeds: everything. */
+static heft_status_t expect_feed(heft_subscriber_t *sub, heft_error_t *err)
 {
     heft__route_t *routes = NULL;
     heft__expect_t expect;
-    if (sub->window->ops->window_expect == NULL) {
-        return HEFT_OK;
-    }
-    const uint32_t n_senders = order->n_peers > 0 ? order->n_peers : 1;
-    heft_status_t status = heft__staging_expect(&sub->work.layout, sub->work.plan, 0, n_senders,
-                                                &routes, &expect, err);
+    heft_status_t status =
+        heft__staging_expect(&sub->work.layout, sub->work.plan, 0, &routes, &expect, err);
     if (status == HEFT_OK) {
         status = heft__window_expect(sub->window, &expect, err);
     }
     heft__free(routes);
     return status;
+}
+
+/* Where bytes come in chunks, the window knows which. */
+static heft_status_t expect_chunks(heft_subscriber_t *sub, const heft__order_t *order,
+                                   heft_error_t *err)
+{
+    if (sub->window->ops->window_expect == NULL) {
+        return HEFT_OK;
+    }
+    heft_status_t status = expect_feed(sub, err); /* also lets go of the last round's packing */
+    if (status != HEFT_OK || is_fed(order)) {
+        return status;
+    }
+    const heft__delivery_t delivery = heft__work_delivery(&sub->work);
+    heft__packing_fini(&sub->packing);
+    status = heft__packing_init(&delivery, 0, sub->work.layout.n_entries, UINT32_MAX, &sub->packing,
+                                err);
+    return status == HEFT_OK ? heft__window_expect(sub->window, &sub->packing.expect, err) : status;
 }
 
 static void do_stage(heft_subscriber_t *sub, const heft__order_t *order)
@@ -113,61 +144,113 @@ static void do_stage(heft_subscriber_t *sub, const heft__order_t *order)
     heft__window_arm(sub->window, (heft__token_t){ .epoch = (uint64_t)order->round.epoch,
                                                    .seq = (uint64_t)order->round.seq });
     sub->stage_until_ns = deadline_of(order, INT64_MAX / 2);
+    sub->is_fed = is_fed(order);
     heft__report_t *report = heft__member_lock(sub->member);
     sub->is_armed = true;
     sub->failed_mono_ns = 0;
-    sub->n_senders = order->n_peers > 0 ? order->n_peers : 1;
+    sub->n_senders = count_senders(sub, order);
     report->state = HEFT__STATE_STAGING; /* still working: refresh says when it has arrived */
     heft__member_unlock(sub->member, true);
 }
 
 /* ---- verify ---- */
 
-/* The digests that the sources derived for our plan, shares combined. */
-static heft_status_t collect_expected(heft_subscriber_t *sub, const heft__order_t *order,
-                                      heft_error_t *err)
+/* Shares of one sender. *sender_out: who it is; HEFT_ERR_NOT_FOUND: it sent nothing of our plan. */
+static heft_status_t add_shares(heft_subscriber_t *sub, const char *digest, uint32_t *sender_out,
+                                heft_error_t *err)
 {
     const char *plan = heft_plan_get_rank_digest(sub->work.plan, 0);
-    uint32_t n_found = 0;
-    memset(sub->work.expected, 0, sub->work.layout.n_entries * sizeof *sub->work.expected);
-    for (uint32_t k = 0; k < order->n_digests; k++) {
-        char *text = NULL;
-        size_t n = 0;
-        heft__digest_set_t set = { .n_params = 0 };
-        heft_status_t status =
-            heft__member_get_object(sub->member, order->digests[k], &text, &n, err);
-        if (status != HEFT_OK) {
-            return status;
+    heft__digest_set_t set = { .n_params = 0 };
+    char *text = NULL;
+    size_t n = 0;
+    heft_status_t status = heft__member_get_object(sub->member, digest, &text, &n, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    status = heft__digests_decode(text, n, plan, &set, err);
+    heft__free(text);
+    if (status == HEFT_OK && set.n_params != sub->work.layout.n_entries) {
+        status = heft__error_set(err, HEFT_ERR_DIGEST,
+                                 "%u digests for %u parameters and %u loader inputs", set.n_params,
+                                 sub->n_params, sub->work.inputs.n);
+    }
+    for (uint32_t i = 0; status == HEFT_OK && i < set.n_params; i++) {
+        sub->work.expected[i] ^= set.params[i];
+    }
+    *sender_out = set.sender;
+    heft__free(set.params);
+    return status;
+}
+
+/* Every sender has given its shares, and nobody else. */
+static heft_status_t check_senders(const heft_subscriber_t *sub, const bool *has_given,
+                                   heft_error_t *err)
+{
+    const heft__delivery_t delivery = heft__work_delivery(&sub->work);
+    uint32_t n = 0;
+    const uint32_t *senders = heft__delivery_get_senders(&delivery, &n);
+    for (uint32_t s = 0, k = 0; s < sub->work.sources.n; s++) {
+        const bool is_sender = k < n && senders[k] == s;
+        k += is_sender;
+        if (is_sender != has_given[s]) {
+            char label[HEFT__SOURCE_LABEL_SIZE];
+            heft__source_label(&sub->work.sources, s, label);
+            return heft__error_set(err, HEFT_ERR_DIGEST, "%s %s digests for plan %.16s", label,
+                                   is_sender ? "gives no" : "sends nothing and gives",
+                                   heft_plan_get_rank_digest(sub->work.plan, 0));
         }
-        status = heft__digests_decode(text, n, plan, &set, err);
-        heft__free(text);
+    }
+    return HEFT_OK;
+}
+
+/* The digests that the sources derived for our plan, shares combined. */
+static heft_status_t collect_shares(heft_subscriber_t *sub, const heft__order_t *order,
+                                    bool *has_given, uint32_t *n_found_out, heft_error_t *err)
+{
+    for (uint32_t k = 0; k < order->n_digests; k++) {
+        uint32_t sender = 0;
+        heft_status_t status = add_shares(sub, order->digests[k], &sender, err);
         if (status == HEFT_ERR_NOT_FOUND) {
             continue; /* that source sent nothing of this plan */
         }
-        if (status == HEFT_OK && set.n_params != sub->work.layout.n_entries) {
-            status = heft__error_set(err, HEFT_ERR_DIGEST,
-                                     "%u digests for %u parameters and %u loader inputs",
-                                     set.n_params, sub->n_params, sub->work.inputs.n);
+        if (status == HEFT_OK && (sender >= sub->work.sources.n || has_given[sender])) {
+            status =
+                heft__error_set(err, HEFT_ERR_DIGEST, "digests of source %u of %u%s", sender,
+                                sub->work.sources.n, sender < sub->work.sources.n ? ", twice" : "");
         }
-        for (uint32_t i = 0; status == HEFT_OK && i < set.n_params; i++) {
-            sub->work.expected[i] ^= set.params[i];
-        }
-        heft__free(set.params);
         if (status != HEFT_OK) {
             return status;
         }
-        n_found++;
+        has_given[sender] = true;
+        ++*n_found_out;
     }
-    if (n_found == 0) {
-        return heft__error_set(err, HEFT_ERR_DIGEST, "no source gives digests for plan %.16s",
-                               plan);
+    return HEFT_OK;
+}
+
+static heft_status_t collect_expected(heft_subscriber_t *sub, const heft__order_t *order,
+                                      heft_error_t *err)
+{
+    uint32_t n_found = 0;
+    bool *has_given = heft__calloc(sub->work.sources.n, sizeof *has_given);
+    if (has_given == NULL) {
+        return heft__error_nomem(err, sub->work.sources.n);
     }
+    memset(sub->work.expected, 0, sub->work.layout.n_entries * sizeof *sub->work.expected);
+    heft_status_t status = collect_shares(sub, order, has_given, &n_found, err);
+    if (status == HEFT_OK && n_found == 0) {
+        status = heft__error_set(err, HEFT_ERR_DIGEST, "no source gives digests for plan %.16s",
+                                 heft_plan_get_rank_digest(sub->work.plan, 0));
+    }
+    if (status == HEFT_OK && !sub->is_fed) {
+        status = check_senders(sub, has_given, err);
+    }
+    heft__free(has_given);
     for (uint32_t i = 0; i < sub->n_params; i++) {
         if (!sub->work.roles.is_direct[i]) {
             sub->work.expected[i] = 0; /* a share of what the loader writes is no digest of it */
         }
     }
-    return HEFT_OK;
+    return status;
 }
 
 /* Index of the first entry whose bytes are not what they should be; n_entries: none. */
@@ -448,16 +531,53 @@ static heft_status_t fence(heft_subscriber_t *sub, const heft__order_t *order, h
     return status == HEFT_OK && replaced ? heft__subscriber_export(sub, err) : status;
 }
 
+/* Several senders, and one of them broke off: true once that is sure. The others may go on writing,
+ * or begin to, so nothing is over before they are shut out. */
+static bool has_broken_off_locked(heft_subscriber_t *sub, int64_t now, heft_error_t *why)
+{
+    heft__window_state_t state;
+    if (sub->n_senders < 2) {
+        return false; /* its end is the end of the transfer: refresh tells it */
+    }
+    heft__window_query(sub->window, &state);
+    if (state.n_failed > 0 && sub->failed_mono_ns == 0) {
+        sub->failed_mono_ns = now;
+    }
+    if (state.n_lost > 0) {
+        (void)heft__error_set(why, HEFT_ERR_PEER, "a source, process %d, died while sending",
+                              (int)state.lost_pid);
+        return true;
+    }
+    if (state.n_failed > 0 && now - sub->failed_mono_ns >= quiet_ns) {
+        (void)heft__error_set(why, HEFT_ERR_CANCELED, "a source stopped before the end");
+        return true;
+    }
+    return false;
+}
+
+/* A transfer that must end now; why it must. */
+static bool has_to_end(heft_subscriber_t *sub, heft_error_t *why)
+{
+    const int64_t now = heft__clock_mono_ns();
+    (void)heft__member_lock(sub->member);
+    bool is_over = sub->is_armed && has_broken_off_locked(sub, now, why);
+    if (sub->is_armed && !is_over && now > sub->stage_until_ns) {
+        (void)heft__error_set(
+            why, HEFT_ERR_TIMEOUT,
+            "not everything arrived before the deadline: the transfer was fenced");
+        is_over = true;
+    }
+    sub->is_armed = sub->is_armed && !is_over;
+    heft__member_unlock(sub->member, false);
+    return is_over;
+}
+
 void heft__subscriber_expire(heft_subscriber_t *sub)
 {
     heft_error_t err = HEFT_ERROR_INIT;
     heft_error_t why = HEFT_ERROR_INIT;
     bool replaced = false;
-    (void)heft__member_lock(sub->member);
-    bool is_late = sub->is_armed && heft__clock_mono_ns() > sub->stage_until_ns;
-    sub->is_armed = sub->is_armed && !is_late;
-    heft__member_unlock(sub->member, false);
-    if (!is_late) {
+    if (!has_to_end(sub, &why)) {
         return;
     }
     heft_status_t status =
@@ -466,9 +586,6 @@ void heft__subscriber_expire(heft_subscriber_t *sub)
         status = heft__subscriber_export(sub, &err);
     }
     bool is_quiet = status == HEFT_OK || status == HEFT_ERR_NOSPACE;
-    (void)heft__error_set(&why, HEFT_ERR_TIMEOUT,
-                          "not everything arrived before the deadline: the transfer was fenced%s",
-                          replaced ? ", staging replaced" : "");
     heft__member_conclude(sub->member, is_quiet ? HEFT__RESULT_FAILED : HEFT__RESULT_UNKNOWN,
                           HEFT__STATE_STAGING, is_quiet ? &why : &err, NULL);
 }

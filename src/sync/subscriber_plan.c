@@ -38,10 +38,19 @@ void heft__work_fini(heft__work_t *work)
     heft__free(work->staged);
     heft__free(work->arrived);
     heft__free(work->expected);
+    heft_routes_destroy(work->routes);
     heft__inputs_fini(&work->inputs);
     heft__staging_fini(&work->layout);
     heft_plan_destroy(work->plan);
+    heft__sources_fini(&work->sources);
     *work = (heft__work_t){ .plan = NULL };
+}
+
+heft__delivery_t heft__work_delivery(const heft__work_t *work)
+{
+    return (heft__delivery_t){ .routes = work->routes,
+                               .inputs = &work->inputs,
+                               .layout = &work->layout };
 }
 
 static heft_status_t alloc_work(heft__work_t *work, heft_error_t *err)
@@ -199,7 +208,7 @@ static heft_status_t fill_work(const heft_subscriber_t *sub, const heft_exceptio
 {
     heft_status_t status = check_params(sub, work->plan, err);
     if (status == HEFT_OK) {
-        status = heft__inputs_init(work->plan, 0, &work->inputs, err);
+        status = heft__inputs_init(work->plan, 0, &work->sources, &work->inputs, err);
     }
     if (status == HEFT_OK) {
         status = check_loader(sub, work, err);
@@ -208,11 +217,15 @@ static heft_status_t fill_work(const heft_subscriber_t *sub, const heft_exceptio
         status = heft__staging_init_plan(work->plan, 0, &work->inputs, &work->layout, err);
     }
     if (status == HEFT_OK) {
+        status =
+            heft__delivery_route(work->plan, &work->sources, &work->inputs, &work->routes, err);
+    }
+    if (status == HEFT_OK) {
         status = alloc_work(work, err);
     }
     if (status == HEFT_OK) {
         for (uint32_t k = 0; k < work->inputs.n; k++) {
-            work->load_inputs[k] = heft__inputs_get(&work->inputs, work->plan, k);
+            work->load_inputs[k] = work->inputs.items[k];
         }
         status = assign_roles(sub, work, exceptions, n_exceptions, err);
     }
@@ -238,16 +251,19 @@ static heft_status_t prove(const heft_subscriber_t *sub, const heft_tape_t *tape
     return status;
 }
 
-static heft_status_t make_work(const heft_subscriber_t *sub, const heft_manifest_t *source,
-                               heft__problems_t *problems, heft__work_t *work, heft_error_t *err)
+/* For work->sources. */
+static heft_status_t make_work(const heft_subscriber_t *sub, heft__problems_t *problems,
+                               heft__work_t *work, heft_error_t *err)
 {
+    const heft__sources_t *sources = &work->sources;
     const heft_tape_t *tape = NULL;
     heft_exception_t *exceptions = NULL;
     uint32_t n_exceptions = 0;
-    heft_status_t status = heft__mapping_compile(&sub->mapping, sub->rank - sub->mapping.first_rank,
-                                                 source, sub->manifest, NULL, problems, &tape, err);
+    heft_status_t status =
+        heft__mapping_compile(&sub->mapping, sub->rank - sub->mapping.first_rank, sources,
+                              sub->manifest, NULL, problems, &tape, err);
     if (status == HEFT_OK) {
-        status = heft__mapping_resolve(&sub->mapping, source, sub->manifest, &exceptions,
+        status = heft__mapping_resolve(&sub->mapping, sources->whole, sub->manifest, &exceptions,
                                        &n_exceptions, err);
     }
     if (status == HEFT_OK) {
@@ -307,81 +323,41 @@ heft_status_t heft__subscriber_provide_staging(heft_subscriber_t *sub,
     return heft__window_fence(sub->window, heft__clock_mono_ns() + quiet_ns, moved_out, err);
 }
 
-/* ---- the source of a round ---- */
+/* ---- the sources of a round ---- */
 
-/* Whole tensors of one source, so far. */
-static heft_status_t refuse(const char *text, heft__problems_t *problems, heft_error_t *err)
+/* Work for work->sources, and memory for it. */
+static heft_status_t prepare_work(heft_subscriber_t *sub, heft__problems_t *problems,
+                                  heft__work_t *work, bool *moved_out, heft_error_t *err)
 {
-    (void)!heft__problems_add(problems, HEFT__PROBLEM_SIDE, NULL, "%s", text);
-    return heft__error_set(err, HEFT_ERR_UNSUPPORTED, "%s", text);
-}
-
-static heft_status_t check_sources(const heft__order_t *order, heft__problems_t *problems,
-                                   heft_error_t *err)
-{
-    char text[320];
-    if (order->n_peers != 1) {
-        (void)snprintf(text, sizeof text,
-                       "%u sources, this version takes exactly one: %s, %s%s: end the others",
-                       order->n_peers, order->n_peers > 0 ? order->peers[0].id : "",
-                       order->n_peers > 1 ? order->peers[1].id : "",
-                       order->n_peers > 2 ? ", ..." : "");
-        return refuse(text, problems, err);
+    heft_status_t status = make_work(sub, problems, work, err);
+    if (status == HEFT_OK && work->inputs.n > 0) {
+        status = heft__subscriber_keep_cold(sub, work->inputs.is_loaded, err);
     }
-    return order->sources[0] != '\0'
-               ? HEFT_OK
-               : heft__error_set(err, HEFT_ERR_PROTOCOL, "an order of preflight without sources");
-}
-
-static heft_status_t load_sources(heft_subscriber_t *sub, const heft__order_t *order,
-                                  heft__problems_t *problems, heft__sources_t *sources_out,
-                                  heft_error_t *err)
-{
-    heft__sources_t sources = { .n = 0 };
-    heft_status_t status = heft__sources_load(sub->member, order->sources, &sources, err);
-    if (status == HEFT_OK && sources.placement != NULL) {
-        status = refuse("sources of parts, this version takes whole tensors", problems, err);
-    }
-    if (status != HEFT_OK) {
-        heft__sources_fini(&sources);
-        return status;
-    }
-    *sources_out = sources;
-    return HEFT_OK;
+    return status == HEFT_OK ? heft__subscriber_provide_staging(sub, &work->layout, moved_out, err)
+                             : status;
 }
 
 heft_status_t heft__subscriber_plan(heft_subscriber_t *sub, const heft__order_t *order,
                                     heft__problems_t *problems, bool *moved_out, heft_error_t *err)
 {
-    heft_status_t status = check_sources(order, problems, err);
-    if (status != HEFT_OK) {
-        return status;
+    if (order->sources[0] == '\0') {
+        return heft__error_set(err, HEFT_ERR_PROTOCOL, "an order of preflight without sources");
     }
-    if (sub->work.plan != NULL && strcmp(sub->work.key, order->sources) == 0) { /* the same */
+    if (sub->work.plan != NULL && strcmp(sub->work.sources.digest, order->sources) == 0) {
         return heft__subscriber_provide_staging(sub, &sub->work.layout, moved_out, err);
     }
     heft__work_t work = { .plan = NULL };
-    heft__sources_t sources = { .n = 0 };
-    status = load_sources(sub, order, problems, &sources, err);
+    heft_status_t status = heft__sources_load(sub->member, order->sources, &work.sources, err);
     if (status == HEFT_OK) {
-        status = make_work(sub, sources.whole, problems, &work, err);
+        status = prepare_work(sub, problems, &work, moved_out, err);
     }
-    if (status == HEFT_OK && work.inputs.n > 0) {
-        status = heft__subscriber_keep_cold(sub, work.inputs.is_loaded, err);
-    }
-    if (status == HEFT_OK) {
-        status = heft__subscriber_provide_staging(sub, &work.layout, moved_out, err);
-    }
-    if (status == HEFT_OK) {
-        memcpy(work.key, sources.digest, sizeof work.key);
-        heft__work_fini(&sub->work);
-        sub->work = work;
-        status = heft__subscriber_offer(sub, &sources, err);
-    } else {
+    if (status != HEFT_OK) {
         heft__work_fini(&work);
+        return status;
     }
-    heft__sources_fini(&sources);
-    return status;
+    heft__work_fini(&sub->work);
+    sub->work = work;
+    return heft__subscriber_offer(sub, &sub->work.sources, err);
 }
 
 /* ---- a contract, at creation ---- */
@@ -409,29 +385,17 @@ static heft_status_t check_destination(const heft_subscriber_t *sub, heft_error_
     return status;
 }
 
-/* The digest under which the contract's source comes, if it is the usual one: replica 0, rank 0. */
-static heft_status_t make_key(const heft_manifest_t *source, char *key_out, heft_error_t *err)
-{
-    heft__sources_t sources = { .n = 0 };
-    heft_status_t status = heft__sources_init_one(source, &sources, err);
-    if (status == HEFT_OK) {
-        memcpy(key_out, sources.digest, HEFT__DIGEST_SIZE);
-    }
-    heft__sources_fini(&sources);
-    return status;
-}
-
 heft_status_t heft__subscriber_plan_contract(heft_subscriber_t *sub, heft_error_t *err)
 {
     const heft_manifest_t *source = heft_contract_get_manifest(sub->destination.contract);
     heft__problems_t problems = { 0 };
     heft__work_t work = { .plan = NULL };
     heft_status_t status = check_destination(sub, err);
-    if (status == HEFT_OK) {
-        status = make_key(source, work.key, err);
+    if (status == HEFT_OK) { /* the usual one; others make another plan of it in preflight */
+        status = heft__sources_init_one(source, &work.sources, err);
     }
     if (status == HEFT_OK) {
-        status = make_work(sub, source, &problems, &work, err);
+        status = make_work(sub, &problems, &work, err);
     }
     if (status == HEFT_OK && work.inputs.n > 0) {
         status = heft__subscriber_keep_cold(sub, work.inputs.is_loaded, err);

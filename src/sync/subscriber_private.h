@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "heft/sync.h"
+#include "sync/delivery.h"
 #include "sync/inputs.h"
 #include "sync/mapping.h"
 #include "sync/member.h"
@@ -33,8 +34,9 @@ typedef struct heft__roles {
 
 /* What is made of a plan, and room for what a round brings. Before the first plan: the layout. */
 typedef struct heft__work {
-    heft_plan_t *plan; /* of this rank, for the sources in key */
-    char key[HEFT__DIGEST_SIZE];
+    heft__sources_t sources; /* what follows is made for these */
+    heft_plan_t *plan;       /* of this rank */
+    heft_routes_t *routes;
     heft__inputs_t inputs;
     heft__staging_t layout;
     heft__roles_t roles;
@@ -74,11 +76,14 @@ struct heft_subscriber {
     int64_t stage_until_ns;      /* by then everything must have arrived */
     heft__round_id_t flip_round; /* of the last flip that was tried */
 
+    bool is_fed;             /* in this round, by another destination */
+    heft__packing_t packing; /* what the window expects, where bytes come in chunks */
+
     heft__feed_t *feed; /* NULL: none; set with the member's lock held */
 
     /* Guarded by the member's lock: what refresh looks at while a transfer is on. */
     bool is_armed;
-    uint32_t n_senders;     /* that will send in this round */
+    uint32_t n_senders;     /* that will send here in this round */
     int64_t failed_mono_ns; /* when one was first seen to have stopped early; 0: none */
 
     /* Guarded by lock. */
@@ -123,6 +128,8 @@ HEFT_MUST_CHECK heft_status_t heft__subscriber_plan(heft_subscriber_t *sub,
 HEFT_MUST_CHECK heft_status_t heft__subscriber_plan_contract(heft_subscriber_t *sub,
                                                              heft_error_t *err);
 void heft__work_fini(heft__work_t *work);
+/* Who sends what of it; a view, good until the work moves. */
+heft__delivery_t heft__work_delivery(const heft__work_t *work);
 /* Staging that is there and large enough for a layout. *moved_out: its endpoint is a new one, also
  * where it could not grow. */
 HEFT_MUST_CHECK heft_status_t heft__subscriber_provide_staging(heft_subscriber_t *sub,

@@ -409,11 +409,12 @@ heft_status_t heft__plans_encode(const heft__plan_entry_t *entries, uint32_t n, 
 heft_status_t heft__plans_decode(const char *text, size_t n, heft__plan_entry_t **entries_out,
                                  uint32_t *n_out, heft_error_t *err);
 
-/* The parameter digests of one rank plan. */
+/* The parameter digests of one rank plan: the shares of one source, which add up by XOR. */
 typedef struct heft__digest_set {
     char plan[HEFT__DIGEST_SIZE];
     uint64_t *params; /* owned */
     uint32_t n_params;
+    uint32_t sender; /* number of the source; the same in all sets of an object */
 } heft__digest_set_t;
 
 heft_status_t heft__digests_encode(const heft__digest_set_t *sets, uint32_t n, char **text_out,

@@ -305,6 +305,19 @@ static heft_status_t read_params(json_t *list, const char *what, uint64_t **para
     return HEFT_OK;
 }
 
+/* What stands beside the map of digests. */
+typedef struct digests_head {
+    uint32_t format;
+    uint32_t sender;
+} digests_head_t;
+
+static const heft__field_t digests_fields[] = {
+    { "format", HEFT__FIELD_U32, true, offsetof(digests_head_t, format), 1, 1, NULL },
+    { "sender", HEFT__FIELD_U32, false, offsetof(digests_head_t, sender), 0, UINT32_MAX - 1, NULL },
+    { "params", HEFT__FIELD_OBJECT, true, 0, 0, 0, NULL },
+    HEFT__FIELD_END
+};
+
 heft_status_t heft__digests_encode(const heft__digest_set_t *sets, uint32_t n, char **text_out,
                                    heft_error_t *err)
 {
@@ -315,19 +328,34 @@ heft_status_t heft__digests_encode(const heft__digest_set_t *sets, uint32_t n, c
             map = NULL;
         }
     }
-    return finish_map("params", map, text_out, err);
+    const digests_head_t head = { .format = 1, .sender = n > 0 ? sets[0].sender : 0 };
+    json_t *root = map != NULL ? json_object() : NULL;
+    if (root == NULL || heft__json_write(root, digests_fields, &head, err) != HEFT_OK ||
+        !heft__json_put(root, "params", json_incref(map))) {
+        json_decref(root);
+        root = NULL;
+    }
+    json_decref(map);
+    return heft__json_finish(root, text_out, err);
 }
 
 heft_status_t heft__digests_decode(const char *text, size_t n, const char *plan,
                                    heft__digest_set_t *out, heft_error_t *err)
 {
     json_t *root = NULL;
-    heft_status_t status = open_map(text, n, "parameter digests", "params", &root, err);
+    digests_head_t head = { .sender = 0 };
+    heft__digest_set_t set;
+    heft_status_t status = heft__json_parse(text, n, "parameter digests", &root, err);
     if (status != HEFT_OK) {
         return status;
     }
-    heft__digest_set_t set;
+    status = heft__json_read(root, digests_fields, "parameter digests", &head, err);
+    if (status != HEFT_OK) {
+        json_decref(root);
+        return status;
+    }
     memset(&set, 0, sizeof set);
+    set.sender = head.sender;
     json_t *list = json_object_get(json_object_get(root, "params"), plan);
     if (list == NULL) {
         status = heft__error_set(err, HEFT_ERR_NOT_FOUND,

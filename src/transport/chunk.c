@@ -70,7 +70,8 @@ static uint64_t n_chunks_of(const heft__route_t *route, int64_t chunk_bytes)
     return (uint64_t)(route->bytes / chunk_bytes + (route->bytes % chunk_bytes != 0));
 }
 
-/* Where chunk `index` of a route is; it is one of them. */
+/* Where chunk `index` of a route is; it is one of them. Those of packed routes are counted from the
+ * same place. */
 static void place(const heft__route_t *route, int64_t chunk_bytes, uint64_t index,
                   uint64_t *offset_out, uint64_t *length_out)
 {
@@ -93,7 +94,12 @@ struct heft__chunk_rx {
     bool has_failed;
 };
 
-/* Routes go upwards through the window. */
+static bool is_packed(const heft__expect_t *expect, uint64_t route)
+{
+    return route >= expect->n_routes - expect->n_packed;
+}
+
+/* Routes go upwards through the window; packed ones share it. */
 static heft_status_t check_routes(const heft__expect_t *expect, int64_t window_bytes,
                                   uint64_t *n_chunks_out, heft_error_t *err)
 {
@@ -103,9 +109,14 @@ static heft_status_t check_routes(const heft__expect_t *expect, int64_t window_b
         return heft__error_set(err, HEFT_ERR_ARGUMENT, "chunks of %lld bytes",
                                (long long)expect->chunk_bytes);
     }
+    if (expect->n_packed > expect->n_routes || (expect->n_packed > 0 && expect->unpack == NULL)) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "%u packed routes of %u", expect->n_packed,
+                               expect->n_routes);
+    }
     for (uint32_t i = 0; i < expect->n_routes; i++) {
         const heft__route_t *route = &expect->routes[i];
         int64_t route_end;
+        end = is_packed(expect, i) ? 0 : end;
         if (route->bytes < 0 || route->offset < end ||
             !heft__add(route->offset, route->bytes, &route_end) || route_end > window_bytes) {
             return heft__error_set(err, HEFT_ERR_ARGUMENT,
@@ -269,6 +280,23 @@ static heft_status_t check_crc(heft__chunk_rx_t *rx, const heft__chunk_header_t 
                            is_second ? ", for the second time" : "");
 }
 
+/* To its place, or its places. */
+static heft_status_t store(heft__chunk_rx_t *rx, const heft__chunk_header_t *h, uint8_t *window,
+                           const void *data, size_t n, heft_error_t *err)
+{
+    const heft__expect_t *expect = &rx->expect;
+    if (!is_packed(expect, h->route)) {
+        memcpy(window + h->offset, data, n);
+        return HEFT_OK;
+    }
+    const int64_t at = (int64_t)h->offset - expect->routes[h->route].offset;
+    heft_status_t status =
+        expect->unpack(expect->pack_arg, (uint32_t)h->route, window, at, (uint8_t *)(uintptr_t)data,
+                       (int64_t)n, err); /* unpack only reads it */
+    rx->has_failed = rx->has_failed || status != HEFT_OK;
+    return status;
+}
+
 heft_status_t heft__chunk_rx_take(heft__chunk_rx_t *rx, uint8_t *window, const uint8_t *header,
                                   const void *data, size_t n, heft_error_t *err)
 {
@@ -288,7 +316,9 @@ heft_status_t heft__chunk_rx_take(heft__chunk_rx_t *rx, uint8_t *window, const u
     }
     status = check_crc(rx, &h, bit, data, n, err);
     if (status == HEFT_OK) {
-        memcpy(window + h.offset, data, n);
+        status = store(rx, &h, window, data, n, err);
+    }
+    if (status == HEFT_OK) {
         set_bit(rx->arrived, bit);
         rx->n_left[h.route]--;
     }
@@ -298,6 +328,11 @@ heft_status_t heft__chunk_rx_take(heft__chunk_rx_t *rx, uint8_t *window, const u
 bool heft__chunk_rx_has_failed(const heft__chunk_rx_t *rx)
 {
     return rx->has_failed;
+}
+
+bool heft__chunk_rx_has_all_senders(const heft__chunk_rx_t *rx)
+{
+    return rx->n_begun >= rx->expect.n_senders;
 }
 
 heft_status_t heft__chunk_rx_check_whole(const heft__chunk_rx_t *rx, heft_error_t *err)
@@ -337,6 +372,12 @@ heft_status_t heft__chunk_send(heft__remote_t *remote, const heft__expect_t *exp
         place(r, expect->chunk_bytes, i, &header.offset, &header.length);
         const uint8_t *data = base + header.offset;
         heft_status_t status = on_chunk != NULL ? on_chunk(arg, err) : HEFT_OK;
+        if (status == HEFT_OK && is_packed(expect, route)) {
+            data = expect->scratch;
+            status = expect->pack(expect->pack_arg, route, (uint8_t *)(uintptr_t)base,
+                                  (int64_t)header.offset - r->offset, expect->scratch,
+                                  (int64_t)header.length, err); /* pack only reads base */
+        }
         if (status == HEFT_OK) {
             header.crc = expect->crc(0, data, (int64_t)header.length);
             status = send_once(remote, expect, &header, data, deadline_mono_ns, err);

@@ -388,7 +388,8 @@ static heft_status_t check_arrived_locked(const loop_window_t *window, heft_erro
     if (heft__chunk_rx_has_failed(window->rx)) {
         return heft__error_set(err, HEFT_ERR_PROTOCOL, "loop: the receiver has refused a chunk");
     }
-    return window->state.n_writing > 0 ? HEFT_OK : heft__chunk_rx_check_whole(window->rx, err);
+    const bool is_last = window->state.n_writing == 0 && heft__chunk_rx_has_all_senders(window->rx);
+    return is_last ? heft__chunk_rx_check_whole(window->rx, err) : HEFT_OK;
 }
 
 static heft_status_t end(heft__remote_t *base, heft__token_t token, bool completed,

@@ -41,12 +41,24 @@ typedef struct heft__route {
     int64_t bytes;
 } heft__route_t;
 
+/* Copy bytes [at, at + bytes) of a packed route: from base to packed, or from packed to base. */
+typedef heft_status_t (*heft__pack_t)(void *arg, uint32_t route, uint8_t *base, int64_t at,
+                                      uint8_t *packed, int64_t bytes, heft_error_t *err);
+
 typedef struct heft__expect {
     const heft__route_t *routes;
     uint32_t n_routes;
     uint32_t n_senders;
     int64_t chunk_bytes;
     heft__crc32c_t crc;
+    /* The last n_packed routes are packed: their bytes go to places of their own in the window, not
+     * before `offset` of the route. A sender needs pack, and room for a chunk in scratch; a
+     * receiver needs unpack. All are borrowed for as long as the expectation holds. */
+    uint32_t n_packed;
+    heft__pack_t pack;
+    heft__pack_t unpack;
+    void *pack_arg;
+    uint8_t *scratch;
 } heft__expect_t;
 
 typedef struct heft__transport heft__transport_t; /* locked */
@@ -149,7 +161,8 @@ void heft__window_destroy(heft__window_t *window);
 /* Append the endpoint, one JSON object. It changes when a fence replaced the memory. */
 void heft__window_encode(const heft__window_t *window, heft__text_t *text);
 /* What the rounds from now on consist of, for transports that send in chunks; others need not know.
- * expect is copied. The window must be quiet. HEFT_ERR_ARGUMENT. */
+ * expect is copied, what it takes for packing is not. The window must be quiet. HEFT_ERR_ARGUMENT.
+ */
 HEFT_MUST_CHECK heft_status_t heft__window_expect(heft__window_t *window,
                                                   const heft__expect_t *expect, heft_error_t *err);
 /* From now on senders may begin with this token; counts restart. The window must be quiet. */

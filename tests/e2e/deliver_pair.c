@@ -206,6 +206,13 @@ void dp_leave(dp_pair_t *p)
 void dp_stop(dp_pair_t *p)
 {
     heft_publisher_destroy(p->pub);
+    for (uint32_t r = 0; r < p->n_ranks; r++) {
+        heft_publisher_destroy(p->ranks[r].pub);
+        heft_manifest_destroy(p->ranks[r].manifest);
+        for (int i = 0; i < DP_MAX; i++) {
+            free(p->ranks[r].data[i]);
+        }
+    }
     dp_leave(p);
     heft_coordinator_stop(p->coordinator);
     heft_contract_destroy(p->contract);
@@ -215,6 +222,79 @@ void dp_stop(dp_pair_t *p)
         free(p->data[i]);
         free(p->blocks[i]);
     }
+}
+
+/* ---- several ranks of the source ---- */
+
+static void declare_rows(const dp_pair_t *p, dp_rank_t *rank, uint32_t r, uint32_t n)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    EXPECT_STATUS(heft_manifest_create("source", &rank->manifest, &err), HEFT_OK);
+    for (uint32_t i = 0; i < heft_manifest_get_n_tensors(p->source); i++) {
+        heft_tensor_info_t info;
+        EXPECT_STATUS(heft_manifest_query(p->source, i, &info, &err), HEFT_OK);
+        const int64_t rows = info.shape.extent[0];
+        const int64_t share = (rows + n - 1) / n;
+        heft_part_t part = { .shape = info.shape, .begin = { heft__min_i64(r * share, rows) } };
+        heft_shape_t shape = info.shape;
+        shape.extent[0] = heft__min_i64(share, rows - part.begin[0]);
+        EXPECT_STATUS(heft_manifest_add(rank->manifest, info.name, info.dtype, &shape, &err),
+                      HEFT_OK);
+        EXPECT_STATUS(heft_manifest_set_part(rank->manifest, info.name, &part, &err), HEFT_OK);
+        rank->offset[i] = info.n_bytes / rows * part.begin[0];
+        rank->bytes[i] = info.n_bytes / rows * shape.extent[0];
+        rank->data[i] = new_block(0x11);
+    }
+    EXPECT_STATUS(heft_manifest_finish(rank->manifest, &err), HEFT_OK);
+}
+
+void dp_split_source(dp_pair_t *p, uint32_t n)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_publisher_destroy(p->pub);
+    p->pub = NULL;
+    p->n_ranks = n;
+    for (uint32_t r = 0; r < n; r++) {
+        dp_rank_t *rank = &p->ranks[r];
+        heft_publisher_opts_t opts = HEFT_PUBLISHER_OPTS_INIT;
+        declare_rows(p, rank, r, n);
+        opts.url = heft_coordinator_get_url(p->coordinator);
+        opts.rank = r;
+        opts.n_ranks = n;
+        EXPECT_STATUS(heft__publisher_create_over(&p->transport, 1, &opts, rank->manifest,
+                                                  (const void *const *)rank->data, &rank->pub,
+                                                  &err),
+                      HEFT_OK);
+    }
+}
+
+static void *push_rank(void *arg)
+{
+    dp_rank_t *rank = arg;
+    rank->status = heft_publisher_push(rank->pub, rank->version, NULL, &rank->err);
+    return NULL;
+}
+
+static heft_status_t push_ranks(dp_pair_t *p, int64_t version, heft_error_t *err)
+{
+    for (uint32_t r = 0; r < p->n_ranks; r++) {
+        dp_rank_t *rank = &p->ranks[r];
+        for (uint32_t i = 0; i < heft_manifest_get_n_tensors(p->source); i++) {
+            memcpy(rank->data[i], (uint8_t *)p->data[i] + rank->offset[i], (size_t)rank->bytes[i]);
+        }
+        rank->version = version;
+        rank->err = (heft_error_t)HEFT_ERROR_INIT;
+        assert_int_equal(pthread_create(&rank->thread, NULL, push_rank, rank), 0);
+    }
+    for (uint32_t r = 0; r < p->n_ranks; r++) {
+        assert_int_equal(pthread_join(p->ranks[r].thread, NULL), 0);
+    }
+    for (uint32_t r = 1; r < p->n_ranks; r++) {
+        assert_int_equal(p->ranks[r].status, p->ranks[0].status);
+        assert_string_equal(p->ranks[r].err.message, p->ranks[0].err.message);
+    }
+    *err = p->ranks[0].err;
+    return p->ranks[0].status;
 }
 
 /* ---- rounds ---- */
@@ -232,7 +312,8 @@ heft_status_t dp_push(dp_pair_t *p, int64_t version, heft_error_t *err)
             ((uint8_t *)p->data[i])[k] = dp_byte(version, i, k);
         }
     }
-    return heft_publisher_push(p->pub, version, NULL, err);
+    return p->n_ranks > 0 ? push_ranks(p, version, err)
+                          : heft_publisher_push(p->pub, version, NULL, err);
 }
 
 void dp_await_serving(dp_pair_t *p, int64_t version)

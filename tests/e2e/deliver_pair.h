@@ -13,7 +13,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { DP_MAX = 8, DP_BYTES = 8192 };
+enum { DP_MAX = 8, DP_BYTES = 8192, DP_MAX_RANKS = 4 };
 
 typedef struct dp_tensor {
     const char *name; /* NULL ends a list */
@@ -30,6 +30,19 @@ typedef struct dp_tensor {
         .rank = 2, .extent = { n, m } \
     }
 
+/* One of several ranks of the source, with rows of every tensor. */
+typedef struct dp_rank {
+    heft_manifest_t *manifest;
+    void *data[DP_MAX];
+    int64_t offset[DP_MAX]; /* bytes, of the whole tensor */
+    int64_t bytes[DP_MAX];
+    heft_publisher_t *pub;
+    pthread_t thread;
+    int64_t version;
+    heft_status_t status;
+    heft_error_t err;
+} dp_rank_t;
+
 struct dp_pair;
 typedef int (*dp_hook_t)(struct dp_pair *pair);
 
@@ -42,6 +55,8 @@ typedef struct dp_pair {
     uint8_t *blocks[DP_MAX];   /* DP_BYTES each, filled with 0xcc; live[i].data lies in it */
     heft_contract_t *contract;
     heft_publisher_t *pub;
+    dp_rank_t ranks[DP_MAX_RANKS]; /* in its place, where the source was split */
+    uint32_t n_ranks;
     heft_subscriber_t *sub;
     heft_hooks_t hooks;
     pthread_t poller;
@@ -59,6 +74,8 @@ typedef struct dp_pair {
 void dp_start(dp_pair_t *pair, const dp_tensor_t *source, const dp_tensor_t *params);
 void dp_start_over(dp_pair_t *pair, heft__transport_t *transport, const dp_tensor_t *source,
                    const dp_tensor_t *params);
+/* From now on n ranks push what the source held. */
+void dp_split_source(dp_pair_t *pair, uint32_t n);
 /* The contract from a recipe; the engine's live memory is contiguous until the test changes it. */
 void dp_set_recipe(dp_pair_t *pair, const char *text);
 /* The contract from one tape of one rank. */

@@ -3,6 +3,7 @@ target_include_directories(heft_fleet_support PUBLIC "${CMAKE_CURRENT_SOURCE_DIR
 target_link_libraries(heft_fleet_support PRIVATE heft_flags PUBLIC heft_test_support)
 heft_add_test(test_push SOURCES e2e/test_push.c e2e/push_fleet.c LIBS heft_fleet_support LABELS "sync;e2e")
 heft_add_test(test_source_ranks SOURCES e2e/test_source_ranks.c e2e/push_fleet.c LIBS heft_fleet_support LABELS "sync;e2e")
+heft_add_test(test_several_sources SOURCES e2e/test_several_sources.c e2e/push_fleet.c LIBS heft_fleet_support LABELS "sync;e2e")
 heft_add_test(test_late_join SOURCES e2e/test_late_join.c e2e/push_fleet.c LIBS heft_fleet_support LABELS "sync;e2e")
 heft_add_test(test_preflight SOURCES e2e/test_preflight.c LABELS "sync;e2e")
 heft_add_test(test_steps SOURCES e2e/test_steps.c e2e/push_fleet.c LIBS heft_fleet_support LABELS "sync;e2e")

@@ -105,6 +105,212 @@ static void *read_params(void *arg)
     return NULL;
 }
 
+/* ---- ranks of a trainer ---- */
+
+static void deal(int64_t n, uint32_t rank, uint32_t n_ranks, int64_t *begin, int64_t *end)
+{
+    const int64_t share = (n + n_ranks - 1) / n_ranks;
+    *begin = heft__min_i64(rank * share, n);
+    *end = heft__min_i64(*begin + share, n);
+}
+
+bool pf_hold_rows(uint32_t rank, uint32_t n_ranks, uint32_t tensor, pf_box_t *box)
+{
+    (void)tensor;
+    deal(box->end[0], rank, n_ranks, &box->begin[0], &box->end[0]);
+    return true;
+}
+
+bool pf_hold_columns(uint32_t rank, uint32_t n_ranks, uint32_t tensor, pf_box_t *box)
+{
+    if (box->end[1] == 1) {
+        return pf_hold_rows(rank, n_ranks, tensor, box);
+    }
+    deal(box->end[1], rank, n_ranks, &box->begin[1], &box->end[1]);
+    return true;
+}
+
+bool pf_hold_replicas(uint32_t rank, uint32_t n_ranks, uint32_t tensor, pf_box_t *box)
+{
+    box->replica = rank / (n_ranks / 2);
+    return pf_hold_rows(rank % (n_ranks / 2), n_ranks / 2, tensor, box);
+}
+
+bool pf_hold_stages(uint32_t rank, uint32_t n_ranks, uint32_t tensor, pf_box_t *box)
+{
+    (void)box;
+    return tensor % n_ranks == rank;
+}
+
+bool pf_hold_copies(uint32_t rank, uint32_t n_ranks, uint32_t tensor, pf_box_t *box)
+{
+    (void)n_ranks;
+    (void)tensor;
+    box->replica = rank;
+    return true;
+}
+
+static void add_part(pf_source_t *source, const heft_tensor_info_t *info, const pf_box_t *box)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_part_t part = { .tensor = info->name, .shape = info->shape, .replica = box->replica };
+    heft_shape_t shape = info->shape;
+    char name[80];
+    (void)snprintf(name, sizeof name, "%s%s", box->is_named ? "own." : "", info->name);
+    for (int d = 0; d < shape.rank; d++) {
+        part.begin[d] = box->begin[d];
+        shape.extent[d] = box->end[d] - box->begin[d];
+    }
+    EXPECT_STATUS(heft_manifest_add(source->manifest, name, info->dtype, &shape, &err), HEFT_OK);
+    EXPECT_STATUS(heft_manifest_set_part(source->manifest, name, &part, &err), HEFT_OK);
+}
+
+static bool is_whole(const heft_tensor_info_t *info, const pf_box_t *box)
+{
+    return box->replica == 0 && box->begin[0] == 0 && box->begin[1] == 0 &&
+           box->end[0] == info->shape.extent[0] &&
+           (info->shape.rank == 1 || box->end[1] == info->shape.extent[1]);
+}
+
+/* Names of one kind in a manifest, so that they stay in the order of the tensors. */
+static void declare(pf_source_t *source, pf_hold_t hold, uint32_t n_ranks)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    const heft_manifest_t *whole = source->fleet->source.manifest;
+    EXPECT_STATUS(heft_manifest_create("source", &source->manifest, &err), HEFT_OK);
+    for (uint32_t t = 0; t < heft_manifest_get_n_tensors(whole); t++) {
+        heft_tensor_info_t info;
+        EXPECT_STATUS(heft_manifest_query(whole, t, &info, &err), HEFT_OK);
+        pf_box_t box = { .end = { info.shape.extent[0],
+                                  info.shape.rank > 1 ? info.shape.extent[1] : 1 } };
+        if (!hold(source->rank, n_ranks, t, &box)) {
+            continue;
+        }
+        if (is_whole(&info, &box)) {
+            EXPECT_STATUS(
+                heft_manifest_add(source->manifest, info.name, info.dtype, &info.shape, &err),
+                HEFT_OK);
+        } else {
+            add_part(source, &info, &box);
+        }
+        const size_t bytes =
+            (size_t)((box.end[0] - box.begin[0]) * (box.end[1] - box.begin[1]) * 2);
+        source->data[source->n] = aligned_alloc(64, (bytes + 64) / 64 * 64);
+        assert_non_null(source->data[source->n]);
+        source->tensors[source->n] = t;
+        source->boxes[source->n++] = box;
+    }
+    EXPECT_STATUS(heft_manifest_finish(source->manifest, &err), HEFT_OK);
+}
+
+void pf_cut_source(pf_source_t *source)
+{
+    const fm_side_t *whole = &source->fleet->source;
+    for (uint32_t i = 0; i < source->n; i++) {
+        const pf_box_t *box = &source->boxes[i];
+        heft_tensor_info_t info;
+        (void)!heft_manifest_query(whole->manifest, source->tensors[i], &info, NULL);
+        const int64_t columns = info.shape.rank > 1 ? info.shape.extent[1] : 1;
+        const int64_t n = box->end[1] - box->begin[1];
+        const uint16_t *from = whole->data[source->tensors[i]];
+        uint16_t *to = source->data[i];
+        for (int64_t row = box->begin[0]; row < box->end[0]; row++, to += n) {
+            memcpy(to, from + row * columns + box->begin[1], (size_t)n * 2);
+        }
+    }
+}
+
+static void create_publisher(pf_source_t *source, uint32_t n_ranks)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    const pf_fleet_t *fleet = source->fleet;
+    heft_publisher_opts_t opts = HEFT_PUBLISHER_OPTS_INIT;
+    opts.url = heft_coordinator_get_url(fleet->coordinator);
+    opts.n_threads = fleet->opts.n_threads;
+    opts.deadline_ms = fleet->opts.deadline_ms;
+    opts.rank = source->rank;
+    opts.n_ranks = n_ranks;
+    heft__transport_t *const transport[1] = { fleet->loop != NULL
+                                                  ? heft__loop_get_transport(fleet->loop)
+                                                  : heft__transport_get_shm() };
+    EXPECT_STATUS(heft__publisher_create_over(transport, 1, &opts, source->manifest,
+                                              (const void *const *)source->data, &source->pub,
+                                              &err),
+                  HEFT_OK);
+}
+
+void pf_add_source(pf_fleet_t *fleet, uint32_t rank)
+{
+    pf_source_t *source = &fleet->sources[rank];
+    *source = (pf_source_t){ .fleet = fleet, .rank = rank };
+    declare(source, fleet->opts.hold, fleet->n_sources);
+    create_publisher(source, fleet->n_sources);
+    if (rank == 0) {
+        fleet->pub = source->pub;
+    }
+}
+
+void pf_remove_source(pf_source_t *source)
+{
+    heft_publisher_destroy(source->pub);
+    source->pub = NULL;
+    for (uint32_t i = 0; i < source->n; i++) {
+        free(source->data[i]);
+    }
+    heft_manifest_destroy(source->manifest);
+    source->manifest = NULL;
+    source->n = 0;
+}
+
+static void *push_alone(void *arg)
+{
+    pf_source_t *source = arg;
+    source->status =
+        heft_publisher_push(source->pub, source->version, &source->result, &source->err);
+    return NULL;
+}
+
+void pf_start_push(pf_source_t *source, int64_t version)
+{
+    source->version = version;
+    source->err = (heft_error_t)HEFT_ERROR_INIT;
+    assert_int_equal(pthread_create(&source->thread, NULL, push_alone, source), 0);
+}
+
+void pf_join_push(pf_source_t *source)
+{
+    (void)pthread_join(source->thread, NULL);
+}
+
+/* All ranks, and all get the same. */
+static heft_status_t push_together(pf_fleet_t *fleet, int64_t version, heft_push_result_t *result,
+                                   heft_error_t *err)
+{
+    const pf_source_t *first = &fleet->sources[0];
+    for (uint32_t r = 0; r < fleet->n_sources; r++) {
+        pf_cut_source(&fleet->sources[r]);
+    }
+    for (uint32_t r = 0; r < fleet->n_sources; r++) {
+        pf_start_push(&fleet->sources[r], version);
+    }
+    for (uint32_t r = 0; r < fleet->n_sources; r++) {
+        pf_join_push(&fleet->sources[r]);
+    }
+    for (uint32_t r = 1; r < fleet->n_sources; r++) {
+        const pf_source_t *other = &fleet->sources[r];
+        assert_int_equal(other->status, first->status);
+        assert_string_equal(other->result.state, first->result.state);
+        assert_int_equal(other->result.round_seq, first->result.round_seq);
+        assert_int_equal(other->result.n_bytes, first->result.n_bytes);
+        assert_string_equal(other->err.message, first->err.message);
+    }
+    *err = first->err;
+    if (result != NULL) {
+        *result = first->result;
+    }
+    return first->status;
+}
+
 /* ---- the fleet ---- */
 
 static uint32_t n_threads_of(const pf_opts_t *opts)
@@ -190,16 +396,10 @@ void pf_restart_coordinator(pf_fleet_t *fleet)
     start_coordinator(fleet, &fleet->opts, port);
 }
 
-void pf_start(pf_fleet_t *fleet, const pf_opts_t *opts)
+/* One source with everything. */
+static void create_whole(pf_fleet_t *fleet, const pf_opts_t *opts)
 {
     heft_error_t err = HEFT_ERROR_INIT;
-    *fleet = (pf_fleet_t){ .loop = opts->loop, .in_place = opts->in_place, .opts = *opts };
-    fm_model_init(&fleet->model, opts->width);
-    if (opts->has_twin) {
-        fm_model_add_twin(&fleet->model);
-    }
-    start_coordinator(fleet, opts, 0);
-    fm_source_init(&fleet->model, &fleet->source);
     heft_publisher_opts_t p = HEFT_PUBLISHER_OPTS_INIT;
     p.url = heft_coordinator_get_url(fleet->coordinator);
     p.n_threads = n_threads_of(opts);
@@ -211,6 +411,24 @@ void pf_start(pf_fleet_t *fleet, const pf_opts_t *opts)
                                               (const void *const *)fleet->source.data, &fleet->pub,
                                               &err),
                   HEFT_OK);
+}
+
+void pf_start(pf_fleet_t *fleet, const pf_opts_t *opts)
+{
+    *fleet = (pf_fleet_t){ .loop = opts->loop, .in_place = opts->in_place, .opts = *opts };
+    fm_model_init(&fleet->model, opts->width);
+    if (opts->has_twin) {
+        fm_model_add_twin(&fleet->model);
+    }
+    start_coordinator(fleet, opts, 0);
+    fm_source_init(&fleet->model, &fleet->source);
+    if (opts->n_sources == 0) {
+        create_whole(fleet, opts);
+    }
+    fleet->n_sources = opts->n_sources;
+    for (uint32_t r = 0; r < opts->n_sources; r++) {
+        pf_add_source(fleet, r);
+    }
     for (uint32_t replica = 0; replica < opts->n_replicas; replica++) {
         for (uint32_t rank = 0; rank < FM_RANKS; rank++) {
             (void)pf_add_engine(fleet, replica, rank);
@@ -220,7 +438,12 @@ void pf_start(pf_fleet_t *fleet, const pf_opts_t *opts)
 
 void pf_stop(pf_fleet_t *fleet)
 {
-    heft_publisher_destroy(fleet->pub);
+    if (fleet->n_sources == 0) {
+        heft_publisher_destroy(fleet->pub);
+    }
+    for (uint32_t r = 0; r < fleet->n_sources; r++) {
+        pf_remove_source(&fleet->sources[r]);
+    }
     for (uint32_t i = 0; i < fleet->n_engines; i++) {
         stop_engine(&fleet->engines[i]);
     }
@@ -233,6 +456,9 @@ heft_status_t pf_push(pf_fleet_t *fleet, int64_t version, heft_push_result_t *re
                       heft_error_t *err)
 {
     fm_source_fill(&fleet->model, &fleet->source, version);
+    if (fleet->n_sources > 0) {
+        return push_together(fleet, version, result, err);
+    }
     return heft_publisher_push(fleet->pub, version, result, err);
 }
 

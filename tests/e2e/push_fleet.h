@@ -15,7 +15,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { PF_MAX_ENGINES = 6 };
+enum { PF_MAX_ENGINES = 6, PF_MAX_SOURCES = 8 };
 
 struct pf_engine;
 typedef void (*pf_hook_t)(struct pf_engine *engine);
@@ -43,6 +43,44 @@ typedef struct pf_engine {
     _Atomic pf_hook_t in_pause, in_flipped;
 } pf_engine_t;
 
+/* What a rank of the trainer holds of one tensor, as a box in rows and columns (of a vector: rows).
+ */
+typedef struct pf_box {
+    int64_t begin[2], end[2]; /* as given: all of it */
+    uint32_t replica;
+    bool is_named; /* under a name of its own */
+} pf_box_t;
+/* false: nothing. */
+typedef bool (*pf_hold_t)(uint32_t rank, uint32_t n_ranks, uint32_t tensor, pf_box_t *box);
+
+/* Rows, as FSDP deals them; the last ranks may have none. */
+bool pf_hold_rows(uint32_t rank, uint32_t n_ranks, uint32_t tensor, pf_box_t *box);
+/* Columns; vectors as rows. */
+bool pf_hold_columns(uint32_t rank, uint32_t n_ranks, uint32_t tensor, pf_box_t *box);
+/* Two copies, each split by rows over half of the ranks. */
+bool pf_hold_replicas(uint32_t rank, uint32_t n_ranks, uint32_t tensor, pf_box_t *box);
+/* Each rank has some of the tensors, whole. */
+bool pf_hold_stages(uint32_t rank, uint32_t n_ranks, uint32_t tensor, pf_box_t *box);
+/* Each rank has everything. */
+bool pf_hold_copies(uint32_t rank, uint32_t n_ranks, uint32_t tensor, pf_box_t *box);
+
+/* A rank of the trainer. */
+typedef struct pf_source {
+    struct pf_fleet *fleet;
+    uint32_t rank;
+    heft_manifest_t *manifest;
+    uint32_t n;
+    void *data[FM_SOURCES + 1]; /* in the order of the manifest */
+    uint32_t tensors[FM_SOURCES + 1];
+    pf_box_t boxes[FM_SOURCES + 1];
+    heft_publisher_t *pub;
+    pthread_t thread;
+    int64_t version; /* being pushed */
+    heft_status_t status;
+    heft_error_t err;
+    heft_push_result_t result;
+} pf_source_t;
+
 typedef struct pf_opts {
     int64_t width;
     heft__loop_t *loop;
@@ -54,14 +92,18 @@ typedef struct pf_opts {
     bool no_feed;           /* who joins late waits for the next push */
     bool has_twin;          /* fm_model_add_twin */
     uint32_t in_place;      /* bit r: replica r receives in place, with the smallest buffer */
+    uint32_t n_sources;     /* 0: one, which holds everything */
+    pf_hold_t hold;         /* of several */
 } pf_opts_t;
 
 typedef struct pf_fleet {
     fm_model_t model;
     heft_coordinator_t *coordinator;
-    heft__loop_t *loop; /* NULL: shm */
-    fm_side_t source;
-    heft_publisher_t *pub;
+    heft__loop_t *loop;    /* NULL: shm */
+    fm_side_t source;      /* whole */
+    heft_publisher_t *pub; /* of rank 0 */
+    pf_source_t sources[PF_MAX_SOURCES];
+    uint32_t n_sources; /* 0: fleet.source is pushed as it is */
     pf_engine_t engines[PF_MAX_ENGINES];
     uint32_t n_engines;
     uint32_t in_place;
@@ -77,7 +119,16 @@ void pf_restart_coordinator(pf_fleet_t *fleet);
 pf_engine_t *pf_add_engine(pf_fleet_t *fleet, uint32_t replica, uint32_t rank);
 void pf_remove_engine(pf_fleet_t *fleet, pf_engine_t *engine);
 
-/* Fill the source with `version` and push it. */
+/* One of several sources leaves, or comes (back). */
+void pf_remove_source(pf_source_t *source);
+void pf_add_source(pf_fleet_t *fleet, uint32_t rank);
+/* Its part of this version, from the fleet's. */
+void pf_cut_source(pf_source_t *source);
+/* A push on a thread of its own. */
+void pf_start_push(pf_source_t *source, int64_t version);
+void pf_join_push(pf_source_t *source);
+
+/* Fill the source with `version` and push it; several push together, and get one outcome. */
 heft_status_t pf_push(pf_fleet_t *fleet, int64_t version, heft_push_result_t *result,
                       heft_error_t *err);
 /* Every engine serves exactly this version, element by element; 0: none serves. */

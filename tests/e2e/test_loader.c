@@ -358,6 +358,60 @@ static void inputs_come_in_chunks_or_not_at_all(void **state)
     heft__loop_destroy(loop);
 }
 
+/* ---- several sources ---- */
+
+/* Each rank holds rows of a, b and c; the loader is given a and b as they are. */
+static void boxes_of_several_ranks_reach_the_loader_as_whole_tensors(void **state)
+{
+    (void)state;
+    for (int is_direct = 0; is_direct < 2; is_direct++) {
+        heft_error_t err = HEFT_ERROR_INIT;
+        dp_pair_t p;
+        heft__loop_t *loop = NULL;
+        EXPECT_STATUS(heft__loop_create(false, &loop, &err), HEFT_OK);
+        start(&p, is_direct ? heft__transport_get_shm() : heft__loop_get_transport(loop));
+        EXPECT_STATUS(dp_join(&p, NULL, &err), HEFT_OK);
+        EXPECT_STATUS(dp_push(&p, 1, &err), HEFT_OK);
+        dp_split_source(&p, 3);
+        for (int64_t version = 2; version <= 4; version++) {
+            EXPECT_STATUS(dp_push(&p, version, &err), HEFT_OK);
+            expect_version(&p);
+            assert_int_equal(n_inputs, 2);
+            assert_string_equal(names[0], "a");
+            assert_string_equal(names[1], "b");
+            assert_int_equal(bytes[0], 64);
+            assert_true(was_cold);
+            assert_true(had_direct);
+            assert_int_equal(dp_verify_live(&p), 1);
+        }
+        dp_stop(&p);
+        heft__loop_destroy(loop);
+    }
+}
+
+/* What one rank sent of an input is damaged on arrival. */
+static void damage_to_one_box_of_an_input_is_found(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    dp_pair_t p;
+    heft__loop_t *loop = NULL;
+    EXPECT_STATUS(heft__loop_create(false, &loop, &err), HEFT_OK);
+    start(&p, heft__loop_get_transport(loop));
+    EXPECT_STATUS(dp_join(&p, NULL, &err), HEFT_OK);
+    dp_split_source(&p, 2);
+    EXPECT_STATUS(dp_push(&p, 1, &err), HEFT_OK);
+    heft__loop_set_fault(loop, HEFT__LOOP_SWAP_HALVES, 5);
+    EXPECT_STATUS(dp_push(&p, 2, &err), HEFT_ERR_DIGEST);
+    assert_true(heft__loop_was_reached(loop));
+    assert_int_equal(atomic_load(&p.n_loaded), 1);
+    dp_await_serving(&p, 1);
+    EXPECT_STATUS(dp_push(&p, 3, &err), HEFT_OK);
+    expect_version(&p);
+    dp_stop(&p);
+    heft__loop_destroy(loop);
+}
+
 /* ---- names ---- */
 
 /* A source that sends other names than the loader was traced with: all of them are told, before
@@ -524,6 +578,8 @@ int main(void)
         cmocka_unit_test(loader_that_fails_takes_the_engine_out_of_service),
         cmocka_unit_test(refused_flip_calls_no_loader),
         cmocka_unit_test(inputs_come_in_chunks_or_not_at_all),
+        cmocka_unit_test(boxes_of_several_ranks_reach_the_loader_as_whole_tensors),
+        cmocka_unit_test(damage_to_one_box_of_an_input_is_found),
         cmocka_unit_test(names_the_trace_does_not_know_are_refused),
         cmocka_unit_test(ranks_share_the_contract_of_a_traced_loader),
         cmocka_unit_test(contract_of_one_rank_is_a_part),

@@ -309,18 +309,19 @@ static void side_disagrees_with_itself(void **state)
     stop(&p);
 }
 
-/* Each of two sources holds a tensor of its own: no version is made of both yet. */
-static void several_sources_are_refused_and_named(void **state)
+/* Everything that the second of two sources holds is ignored by the recipe. */
+static void a_source_of_which_nothing_is_read_is_named(void **state)
 {
     (void)state;
-    static const tensor_t both[] = { BF16("a", 8), BF16("b", 8), BF16(NULL, 1) };
+    static const char without_b[] = "\"a\" [...] -> \"a\" [...]\n"
+                                    "ignore \"b\" because \"nobody reads it\"\n";
     static const tensor_t second[] = { BF16("b", 8), BF16(NULL, 1) };
     static const tensor_t first[] = { BF16("a", 8), BF16(NULL, 1) };
     heft_error_t err = HEFT_ERROR_INIT;
     heft_push_result_t result;
     void *data[MAX_TENSORS];
     pair_t p;
-    start(&p, same, first, both);
+    start(&p, without_b, first, first);
     heft_manifest_t *other = make_manifest("source", second, data, 0x22);
     heft_publisher_opts_t opts = HEFT_PUBLISHER_OPTS_INIT;
     heft_publisher_t *pub = NULL;
@@ -330,11 +331,11 @@ static void several_sources_are_refused_and_named(void **state)
                   HEFT_OK);
     assert_int_not_equal(heft_publisher_push(p.pub, 1, &result, &err), HEFT_OK);
     assert_string_equal(result.state, "aborted");
-    EXPECT_MESSAGE("destination.heft.0.0: 2 sources, this version takes exactly one: "
-                   "source.heft.0.0, source.heft.0.1: end the others");
+    EXPECT_MESSAGE("source.heft.0.1 is in no route: no destination reads anything that it holds");
     assert_int_equal(atomic_load(&p.receivers[0].n_paused), 0);
     heft_publisher_destroy(pub);
     free_side(other, data);
+    EXPECT_STATUS(heft_publisher_push(p.pub, 2, &result, &err), HEFT_ERR_NAME);
     stop(&p);
 }
 
@@ -439,7 +440,7 @@ int main(void)
         cmocka_unit_test(padded_size_mismatch),
         cmocka_unit_test(all_problems_reported),
         cmocka_unit_test(side_disagrees_with_itself),
-        cmocka_unit_test(several_sources_are_refused_and_named),
+        cmocka_unit_test(a_source_of_which_nothing_is_read_is_named),
         cmocka_unit_test(zero_byte_plan_refused),
         cmocka_unit_test(staging_too_small),
         cmocka_unit_test(scalar_tensor_moves),
