@@ -308,6 +308,88 @@ static void wrong_routes_are_refused(void **state)
     heft__chunk_rx_destroy(NULL);
 }
 
+/* ---- packed routes ---- */
+
+/* Two senders write an entry of 300 bytes together, ten bytes by turns. */
+enum { PACKED_FIRST = 2, STRIPE = 10 };
+
+static heft_status_t unpack_stripes(void *arg, uint32_t route, uint8_t *base, int64_t at,
+                                    uint8_t *packed, int64_t n, heft_error_t *err)
+{
+    const heft__route_t *all = arg;
+    uint8_t *entry = base + all[route].offset;
+    (void)err;
+    for (int64_t i = at; i < at + n; i++) {
+        const int64_t stripe = 2 * (i / STRIPE) + (route - PACKED_FIRST);
+        entry[stripe * STRIPE + i % STRIPE] = packed[i - at];
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t take_packed(heft__chunk_rx_t *rx, uint8_t *window, const heft__route_t *all,
+                                 uint32_t route, uint64_t index, uint8_t fill, heft_error_t *err)
+{
+    uint8_t header[HEFT__CHUNK_HEADER_BYTES];
+    uint8_t data[100];
+    const int64_t left = all[route].bytes - (int64_t)index * 100;
+    heft__chunk_header_t h = { .token = round_1,
+                               .route = route,
+                               .index = index,
+                               .offset = (uint64_t)all[route].offset + index * 100,
+                               .length = (uint64_t)(left < 100 ? left : 100) };
+    memset(data, fill, sizeof data);
+    h.crc = heft__crc32c(0, data, (int64_t)h.length);
+    heft__chunk_encode(&h, heft__crc32c, header);
+    return heft__chunk_rx_take(rx, window, header, data, h.length, err);
+}
+
+static void seven_chunks_from_three_senders(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft__chunk_rx_t *rx = NULL;
+    uint8_t window[WINDOW] = { 0 };
+    heft__route_t all[] = { { 0, 250 }, { 256, 0 }, { 256, 150 }, { 256, 150 } };
+    heft__expect_t expect = { .routes = all,
+                              .n_routes = 4,
+                              .n_senders = 3,
+                              .chunk_bytes = 100,
+                              .crc = heft__crc32c,
+                              .n_packed = 2 };
+    EXPECT_STATUS(heft__chunk_rx_create(&expect, WINDOW, &rx, &err), HEFT_ERR_ARGUMENT);
+    EXPECT_MESSAGE("2 packed routes of 4"); /* and nobody to unpack them */
+    expect.unpack = unpack_stripes;
+    expect.pack_arg = all;
+    EXPECT_STATUS(heft__chunk_rx_create(&expect, WINDOW, &rx, &err), HEFT_OK);
+    heft__chunk_rx_arm(rx, round_1);
+    static const struct {
+        uint32_t route;
+        uint64_t index;
+    } chunks[] = { { 3, 1 }, { 0, 2 }, { 2, 0 }, { 0, 0 }, { 3, 0 }, { 2, 1 }, { 0, 1 } };
+    for (int i = 0; i < 7; i++) {
+        if (i < 3) {
+            assert_false(heft__chunk_rx_has_all_senders(rx));
+            EXPECT_STATUS(heft__chunk_rx_begin(rx, &err), HEFT_OK);
+        }
+        EXPECT_STATUS(heft__chunk_rx_check_whole(rx, &err), HEFT_ERR_MISMATCH);
+        EXPECT_STATUS(take_packed(rx, window, all, chunks[i].route, chunks[i].index,
+                                  (uint8_t)(10 * chunks[i].route + chunks[i].index + 1), &err),
+                      HEFT_OK);
+    }
+    assert_true(heft__chunk_rx_has_all_senders(rx));
+    EXPECT_STATUS(heft__chunk_rx_check_whole(rx, &err), HEFT_OK);
+    for (int i = 0; i < 300; i++) {
+        const int packed = i / STRIPE / 2 * STRIPE + i % STRIPE;
+        assert_int_equal(window[256 + i], 10 * (2 + i / STRIPE % 2) + packed / 100 + 1);
+    }
+    assert_int_equal(window[249], 3);
+    assert_int_equal(window[250] + window[255] + window[556], 0);
+    EXPECT_STATUS(take_packed(rx, window, all, 3, 1, 1, &err), HEFT_ERR_PROTOCOL);
+    EXPECT_MESSAGE("chunk 1 of route 3 came twice");
+    EXPECT_STATUS(heft__chunk_rx_begin(rx, &err), HEFT_ERR_PROTOCOL); /* a fourth sender */
+    heft__chunk_rx_destroy(rx);
+}
+
 /* A window of 5 GiB that is never touched but at its end, past every 32-bit border. */
 static void beyond_4gib_offsets(void **state)
 {
@@ -369,6 +451,7 @@ int main(void)
         cmocka_unit_test(another_round_does_not_touch_this_one),
         cmocka_unit_test(one_more_sender_is_refused),
         cmocka_unit_test(wrong_routes_are_refused),
+        cmocka_unit_test(seven_chunks_from_three_senders),
         cmocka_unit_test(beyond_4gib_offsets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
