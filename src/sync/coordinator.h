@@ -32,6 +32,7 @@ typedef struct heft__entry {
     heft__register_t identity;
     char replaced[HEFT__MAX_REPLACED][HEFT__INCARNATION_SIZE]; /* earlier lives, newest first */
     heft__bind_t bind;
+    char *addresses; /* of its endpoint, one a line; owned; NULL: none */
     char family[HEFT__DIGEST_SIZE];
     uint32_t n_ranks;          /* of its contract */
     uint32_t feeder;           /* FEED: slot of the destination that feeds it; UINT32_MAX: none */
@@ -223,6 +224,12 @@ void heft__coordinator_retry_feeds_locked(heft_coordinator_t *c);
 /* Fail the round by the problems that its members have; their number. */
 uint32_t heft__coordinator_count_problems_locked(const heft_coordinator_t *c, int32_t *first_out,
                                                  heft__wire_error_t *cause_out);
+/* The addresses at which an endpoint is reached, one a line: an endpoint may have several, and a
+ * text may list several ("a:1,b:2"). One that names none has its digest as its address. Freed by
+ * the caller (heft__free); NULL: no memory. */
+char *heft__endpoint_addresses(const char *text, size_t n, const char *digest);
+/* The first address that both have, into out (NUL-terminated, cut); false: none. */
+bool heft__endpoint_share_address(const char *a, const char *b, char out[80]);
 bool heft__coordinator_have_common_transport(const heft__register_t *a, const heft__register_t *b);
 /* The round has its outcome: keep its result. */
 void heft__coordinator_end_locked(heft_coordinator_t *c);

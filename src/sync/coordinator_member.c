@@ -82,6 +82,7 @@ void heft__coordinator_drop_locked(heft_coordinator_t *c, uint32_t slot)
     if (entry != NULL) {
         heft__report_fini(&entry->report);
         heft__problems_fini(&entry->problems);
+        heft__free(entry->addresses);
         heft__free(entry);
         c->entries[slot] = NULL;
     }
@@ -171,6 +172,8 @@ static void replace_life(heft__entry_t *entry, const heft__register_t *reg)
             (HEFT__MAX_REPLACED - 1) * sizeof entry->replaced[0]);
     memcpy(entry->replaced[0], entry->identity.incarnation, sizeof entry->replaced[0]);
     memset(&entry->bind, 0, sizeof entry->bind);
+    heft__free(entry->addresses);
+    entry->addresses = NULL;
     heft__report_fini(&entry->report);
     heft__report_init(&entry->report);
     entry->identity = *reg;
@@ -343,16 +346,22 @@ static bool check_sources(heft_coordinator_t *c, heft__call_t *call, const char 
     return ok;
 }
 
-static const heft__entry_t *find_endpoint(const heft_coordinator_t *c, const char *digest,
-                                          uint32_t but)
+/* Another member that can be reached where this one says it is; false with the reply set. */
+static bool check_addresses(heft_coordinator_t *c, heft__call_t *call, uint32_t slot,
+                            const char *addresses)
 {
+    char shared[80];
     for (uint32_t i = 0; i < c->round.n_members; i++) {
-        if (i != but && c->entries[i] != NULL && digest[0] != '\0' &&
-            strcmp(c->entries[i]->bind.endpoint, digest) == 0) {
-            return c->entries[i];
+        const heft__entry_t *other = c->entries[i];
+        if (i != slot && other != NULL && other->addresses != NULL &&
+            heft__endpoint_share_address(addresses, other->addresses, shared)) {
+            heft__call_error(call, 409, HEFT_ERR_EXISTS,
+                             "members %s and %s advertise one and the same endpoint: %s",
+                             c->entries[slot]->id, other->id, shared);
+            return false;
         }
     }
-    return NULL;
+    return true;
 }
 
 static heft_status_t check_manifest(heft_coordinator_t *c, const heft__entry_t *entry,
@@ -460,14 +469,27 @@ static bool check_bind(heft_coordinator_t *c, heft__call_t *call, uint32_t slot,
     if (!check_objects(c, call, digests, 5) || !check_sources(c, call, bind->sources)) {
         return false;
     }
-    const heft__entry_t *other = find_endpoint(c, bind->endpoint, slot);
-    if (other != NULL) {
-        heft__call_error(call, 409, HEFT_ERR_EXISTS,
-                         "members %s and %s advertise one and the same endpoint", entry->id,
-                         other->id);
-        return false;
-    }
     return true;
+}
+
+/* Where this binding can be reached ("": nowhere); NULL with the reply set. */
+static char *read_addresses(heft_coordinator_t *c, heft__call_t *call, uint32_t slot,
+                            const char *endpoint)
+{
+    const heft__object_t *object =
+        endpoint[0] != '\0' ? heft__objects_get(&c->objects, endpoint, heft__clock_mono_ns())
+                            : NULL;
+    char *addresses = object != NULL ? heft__endpoint_addresses(object->data, object->n, endpoint)
+                                     : heft__strdup("");
+    if (addresses == NULL) {
+        heft__call_error(call, 500, HEFT_ERR_NOMEM, "out of memory");
+        return NULL;
+    }
+    if (!check_addresses(c, call, slot, addresses)) {
+        heft__free(addresses);
+        return NULL;
+    }
+    return addresses;
 }
 
 void heft__serve_bind_locked(heft_coordinator_t *c, heft__call_t *call, const char *id)
@@ -485,7 +507,9 @@ void heft__serve_bind_locked(heft_coordinator_t *c, heft__call_t *call, const ch
     heft__entry_t *entry = c->entries[slot];
     char family[HEFT__DIGEST_SIZE] = "";
     uint32_t n_ranks = 0;
-    if (!check_contents(c, call, entry, &bind, family, &n_ranks)) {
+    char *addresses = read_addresses(c, call, slot, bind.endpoint);
+    if (addresses == NULL || !check_contents(c, call, entry, &bind, family, &n_ranks)) {
+        heft__free(addresses);
         return;
     }
     const bool changed =
@@ -493,6 +517,8 @@ void heft__serve_bind_locked(heft_coordinator_t *c, heft__call_t *call, const ch
                                          strcmp(entry->bind.contract, bind.contract) != 0 ||
                                          strcmp(entry->bind.endpoint, bind.endpoint) != 0);
     entry->bind = bind;
+    heft__free(entry->addresses);
+    entry->addresses = addresses;
     memcpy(entry->family, family, sizeof entry->family);
     entry->n_ranks = n_ranks;
     const int64_t now = heft__clock_mono_ns();

@@ -51,7 +51,7 @@ uint64_t world_hash(const node_t *n)
                           r->fencing << 16 | r->departed << 17));
     h = mix(h, (uint64_t)(n->record.in_flight | n->record.in_doubt << 1) |
                    (uint64_t)n->record.decision << 8 | (uint64_t)n->record.committed << 16);
-    for (int i = 0; i < N; i++) {
+    for (int i = 0; i < n->n; i++) {
         h = hash_member(h, &n->members[i]);
         h = hash_sim(h, &n->sims[i], &n->members[i]);
         h = mix(h, (uint64_t)(n->record.moves[i] | n->record.used[i] << 1 |
@@ -95,7 +95,7 @@ static void put_on_disk(node_t *n)
     } else if (r->pending == HEFT__DECISION_REVOKE) {
         rec->committed = r->before_version;
     }
-    for (int i = 0; i < N; i++) {
+    for (int i = 0; i < n->n; i++) {
         rec->used[i] = n->members[i].used;
         rec->in_round[i] = rec->in_flight && n->members[i].in_round;
         rec->moves[i] = n->members[i].moves;
@@ -131,7 +131,7 @@ static void serve_todo(node_t *n)
 
 static uint32_t engine_of(const node_t *n, int i)
 {
-    return i == 0 ? 0 : n->one_engine ? 1 : (uint32_t)i;
+    return i < n->n_senders ? 0 : n->one_engine ? 1 : (uint32_t)i;
 }
 
 static void deliver(node_t *n, int i)
@@ -173,7 +173,7 @@ static void rebase(node_t *n, int64_t t)
     }
     r->phase_began_ns -= t;
     r->began_ns -= t;
-    for (int i = 0; i < N; i++) {
+    for (int i = 0; i < n->n; i++) {
         /* beyond the contact time all silences are alike */
         n->members[i].contact_ns = heft__max_i64(n->members[i].contact_ns - t, -41);
     }
@@ -183,13 +183,13 @@ static void rebase(node_t *n, int64_t t)
  * be reached poll all the time. */
 static void pass_time(node_t *n)
 {
-    for (int i = 0; i < N; i++) {
+    for (int i = 0; i < n->n; i++) {
         if (n->sims[i].reachable && n->sims[i].registered) {
             n->members[i].contact_ns = INT64_MAX / 4;
         }
     }
     const int64_t t = heft__round_next_tick(&n->round);
-    for (int i = 0; i < N; i++) {
+    for (int i = 0; i < n->n; i++) {
         if (n->sims[i].reachable && n->sims[i].registered) {
             n->members[i].contact_ns = t < INT64_MAX / 4 ? t : 0;
         }
@@ -206,13 +206,13 @@ static void restart_coordinator(node_t *n)
     const record_t rec = n->record;
     const int64_t epoch = n->round.epoch + 1;
     heft__round_t *r = &n->round;
-    heft__round_init(r, &config, n->members, N, epoch, rec.seq);
+    heft__round_init(r, &config, n->members, (uint32_t)n->n, epoch, rec.seq);
     r->committed_version = rec.committed;
     memcpy(r->committed_digest, rec.committed == OLD ? SIM_DIGEST_OLD : SIM_DIGEST_NEW,
            HEFT__DIGEST_SIZE);
     r->before_version = n->is_feed ? NEW : OLD;
     memcpy(r->before_digest, n->is_feed ? SIM_DIGEST_NEW : SIM_DIGEST_OLD, HEFT__DIGEST_SIZE);
-    for (int i = 0; i < N; i++) {
+    for (int i = 0; i < n->n; i++) {
         heft__round_member_t *m = &n->members[i];
         n->sims[i].registered = false;
         m->used = rec.used[i];
@@ -252,10 +252,24 @@ static const char *check_service(const node_t *n, int i)
     if (s->serving && s->condition != HEFT__CONDITION_OK) {
         return "serves what may be a mixture";
     }
-    const sim_t *other = &n->sims[3 - i];
-    const bool pair =
-        n->one_engine && s->serving && other->serving && s->life == 1 && other->life == 1;
-    return pair && s->live != other->live ? "one engine serves two versions" : NULL;
+    for (int k = n->n_senders; k < n->n; k++) {
+        const sim_t *other = &n->sims[k];
+        const bool pair =
+            n->one_engine && s->serving && other->serving && s->life == 1 && other->life == 1;
+        if (pair && s->live != other->live) {
+            return "one engine serves two versions";
+        }
+    }
+    return NULL;
+}
+
+static bool is_any_sending(const node_t *n)
+{
+    bool is_sending = false;
+    for (int k = 0; k < n->n_senders; k++) {
+        is_sending = is_sending || n->sims[k].sending;
+    }
+    return is_sending;
 }
 
 /* What member i is told. */
@@ -279,7 +293,7 @@ static const char *check_order(const node_t *n, int i)
         return "abort ordered after a durable commit";
     }
     const bool over = n->round.state == HEFT__ROUND_ABORTED || n->round.state == HEFT__ROUND_IDLE;
-    const bool exposed = s->state == HEFT__STATE_STAGING && !s->fenced && n->sims[0].sending;
+    const bool exposed = s->state == HEFT__STATE_STAGING && !s->fenced && is_any_sending(n);
     return over && exposed && s->life == s->known_life && heft__round_id_equal(s->round, rec->id)
                ? "the round is over while a transfer may write"
                : NULL;
@@ -291,12 +305,13 @@ bool world_rests(const heft__round_t *r)
            r->state == HEFT__ROUND_PARTIAL;
 }
 
-/* What the sender is told. */
-static const char *check_sender(const node_t *n)
+/* What a sender is told. */
+static const char *check_sender(const node_t *n, int k)
 {
     const heft__round_t *r = &n->round;
-    if (n->members[0].target == HEFT__PHASE_STAGE && r->state == HEFT__ROUND_STAGING) {
-        for (int i = 1; i < N; i++) {
+    const heft__round_member_t *m = &n->members[k];
+    if (m->target == HEFT__PHASE_STAGE && r->state == HEFT__ROUND_STAGING) {
+        for (int i = n->n_senders; i < n->n; i++) {
             const sim_t *s = &n->sims[i];
             if (n->members[i].moves && !s->in_place && s->life == s->known_life &&
                 s->phase < HEFT__PHASE_STAGE) {
@@ -304,8 +319,8 @@ static const char *check_sender(const node_t *n)
             }
         }
     }
-    const bool sends_in_flip = n->members[0].target == HEFT__PHASE_FLIP &&
-                               heft__round_id_equal(n->members[0].order_round, r->id) &&
+    const bool sends_in_flip = m->target == HEFT__PHASE_FLIP &&
+                               heft__round_id_equal(m->order_round, r->id) &&
                                r->state == HEFT__ROUND_FLIPPING;
     return sends_in_flip && n->record.committed != NEW
                ? "told to send in place without a durable commit"
@@ -319,16 +334,18 @@ const char *world_check(const node_t *n)
     if (n->is_feed && feeder->life == 1 && (!feeder->serving || feeder->live != NEW)) {
         return "the feeder was disturbed";
     }
-    for (int i = 1; i < N; i++) {
+    for (int i = n->n_senders; i < n->n; i++) {
         const char *service = check_service(n, i);
         const char *order = check_order(n, i);
         if (service != NULL || order != NULL) {
             return service != NULL ? service : order;
         }
     }
-    const char *sender = check_sender(n);
-    if (sender != NULL) {
-        return sender;
+    for (int k = 0; k < n->n_senders; k++) {
+        const char *sender = check_sender(n, k);
+        if (sender != NULL) {
+            return sender;
+        }
     }
     if (!world_rests(r) && heft__round_next_tick(r) == INT64_MAX && r->wait_ticket == 0) {
         return "waits without a deadline";
@@ -363,7 +380,7 @@ const char *world_check_end(const node_t *n)
     if (!world_rests(&n->round)) {
         return "stuck";
     }
-    for (int i = 1; i < N; i++) {
+    for (int i = n->n_senders; i < n->n; i++) {
         const char *wrong = check_survivor(n, i);
         if (wrong != NULL) {
             return wrong;
@@ -407,41 +424,52 @@ bool world_move_is_per_member(int move)
            move == MOVE_HEAL || (move >= MOVE_CLAIM_RESTARTED && move <= MOVE_CLAIM_REFILL);
 }
 
-/* One that receives in place and whose source will not send: it gives up, and may be half written.
- */
+/* One that receives in place and one of whose sources will not send: it gives up, and may be half
+ * written. */
 static bool is_forsaken(const node_t *n, int i)
 {
     const sim_t *s = &n->sims[i];
-    const sim_t *source = &n->sims[0];
-    if (i == 0 || !s->in_place || s->phase != HEFT__PHASE_FLIP ||
+    bool is = false;
+    if (i < n->n_senders || !s->in_place || s->phase != HEFT__PHASE_FLIP ||
         s->result != HEFT__RESULT_WORKING) {
         return false;
     }
-    const bool failed = source->phase == HEFT__PHASE_FLIP && source->result >= HEFT__RESULT_REFUSED;
-    return failed || source->life != 1 || !source->reachable ||
-           (heft__round_id_equal(source->round, s->round) && source->phase > HEFT__PHASE_FLIP);
+    for (int k = 0; k < n->n_senders; k++) {
+        const sim_t *source = &n->sims[k];
+        const bool failed =
+            source->phase == HEFT__PHASE_FLIP && source->result >= HEFT__RESULT_REFUSED;
+        is = is || failed || source->life != 1 || !source->reachable ||
+             (heft__round_id_equal(source->round, s->round) && source->phase > HEFT__PHASE_FLIP);
+    }
+    return is;
 }
 
-/* Whether the work in hand can come to its end. */
+/* Does a sender do its part of what member i waits for? */
+static bool does_its_part(const node_t *n, int k, int i)
+{
+    const sim_t *s = &n->sims[i];
+    const sim_t *source = &n->sims[k];
+    if (!heft__round_id_equal(source->round, s->round)) {
+        return false;
+    }
+    return s->phase == HEFT__PHASE_FLIP
+               ? source->phase == HEFT__PHASE_FLIP && source->result < HEFT__RESULT_REFUSED
+               : source->phase >= HEFT__PHASE_STAGE && source->phase != HEFT__PHASE_ABORT &&
+                     source->result != HEFT__RESULT_FAILED &&
+                     source->result != HEFT__RESULT_REFUSED;
+}
+
+/* Whether the work in hand can come to its end: a receiver's bytes come from all senders. */
 static bool can_work(const node_t *n, int i)
 {
     const sim_t *s = &n->sims[i];
-    if (s->result != HEFT__RESULT_WORKING) {
-        return false;
+    const bool receives = (s->phase == HEFT__PHASE_FLIP && s->in_place) ||
+                          (s->phase == HEFT__PHASE_STAGE && i >= n->n_senders);
+    bool can = s->result == HEFT__RESULT_WORKING;
+    for (int k = 0; k < n->n_senders && receives; k++) {
+        can = can && does_its_part(n, k, i);
     }
-    if (s->phase == HEFT__PHASE_FLIP && s->in_place) {
-        const sim_t *source = &n->sims[0];
-        return heft__round_id_equal(source->round, s->round) && source->phase == HEFT__PHASE_FLIP &&
-               source->result < HEFT__RESULT_REFUSED;
-    }
-    if (s->phase == HEFT__PHASE_STAGE && i > 0) {
-        /* its chunks come from the source */
-        const sim_t *source = &n->sims[0];
-        return heft__round_id_equal(source->round, s->round) &&
-               source->phase >= HEFT__PHASE_STAGE && source->phase != HEFT__PHASE_ABORT &&
-               source->result != HEFT__RESULT_FAILED && source->result != HEFT__RESULT_REFUSED;
-    }
-    return true;
+    return can;
 }
 
 static bool apply_write(node_t *n, heft__written_t outcome, bool lands)
@@ -559,7 +587,7 @@ static heft_status_t begin(node_t *n, heft_error_t *err)
         request = (heft__round_request_t){
             .kind = HEFT__KIND_FEED, .slots = slots, .feeders = &feeder, .n_feeders = 1
         };
-        for (uint32_t i = 1; i < N; i++) {
+        for (uint32_t i = 1; i < (uint32_t)n->n; i++) {
             if (heft__round_is_joiner(&n->round, i, 0)) {
                 slots[request.n_slots++] = i;
             }
@@ -620,7 +648,9 @@ void world_start(node_t *n, const variant_t *v)
 {
     const int64_t committed = v->is_feed ? NEW : OLD;
     memset(n, 0, sizeof *n);
-    heft__round_init(&n->round, &config, n->members, N, 1, 0);
+    n->n_senders = v->n_sources > 0 ? v->n_sources : 1;
+    n->n = n->n_senders + (v->n_destinations > 0 ? v->n_destinations : 2);
+    heft__round_init(&n->round, &config, n->members, (uint32_t)n->n, 1, 0);
     n->round.committed_version = committed;
     memcpy(n->round.committed_digest, v->is_feed ? SIM_DIGEST_NEW : SIM_DIGEST_OLD,
            HEFT__DIGEST_SIZE);
@@ -631,9 +661,10 @@ void world_start(node_t *n, const variant_t *v)
     n->pushes = v->pushes;
     n->one_engine = v->one_engine;
     n->heals = 1;
-    for (int i = 0; i < N; i++) {
-        sim_init(&n->sims[i], i == 0 && !v->is_feed ? HEFT__ROLE_SOURCE : HEFT__ROLE_DESTINATION,
-                 (i == 0) != v->is_feed ? 0 : committed);
+    for (int i = 0; i < n->n; i++) {
+        const bool sends = i < n->n_senders;
+        sim_init(&n->sims[i], sends && !v->is_feed ? HEFT__ROLE_SOURCE : HEFT__ROLE_DESTINATION,
+                 sends != v->is_feed ? 0 : committed);
         n->sims[i].in_place = v->in_place[i];
         deliver(n, i);
     }

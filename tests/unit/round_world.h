@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A small world to explore: the round machine, the coordinator around it (its record on disk), one
- * sender and two receivers, and everything that can happen to them, one move at a time.
+ * A small world to explore: the round machine, the coordinator around it (its record on disk),
+ * senders and receivers, and everything that can happen to them, one move at a time. Every sender
+ * has something for every receiver, which has it all when all of them have sent.
  */
 #ifndef ROUND_WORLD_H
 #define ROUND_WORLD_H
@@ -9,7 +10,7 @@
 #include "heft_test.h"
 #include "round_sim.h"
 
-#define N 3 /* slot 0: the source, or the feeder */
+#define N 4 /* places; the first ones are the sources', or the feeder's */
 #define OLD 7
 #define NEW 8
 
@@ -40,6 +41,8 @@ typedef struct node {
     uint8_t heals;
     uint8_t claims; /* that the operator still makes */
     uint8_t pushes; /* of the new version that are still begun */
+    int n;          /* members */
+    int n_senders;  /* of them, the first ones */
     bool one_engine;
     bool is_feed;
 } node_t;
@@ -51,6 +54,7 @@ typedef struct variant {
     bool in_place[N];
     uint8_t faults, claims, pushes;
     bool is_feed;
+    int n_sources, n_destinations; /* 0: one source, two destinations */
 } variant_t;
 
 enum move {

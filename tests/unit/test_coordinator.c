@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "heft/model.h"
+#include "sync/coordinator.h"
 
 #define INC_A "0123456789abcdef0123456789abcdef"
 #define INC_B "1123456789abcdef0123456789abcdef"
@@ -350,6 +351,45 @@ static void duplicate_endpoint_refused(void **state)
     expect(e, "PUT", "/v1/members/destination.heft.0.1/manifest", body, 409,
            "destination.heft.0.1 and destination.heft.0.0 advertise");
     bind_text(body, sizeof body, INC_B, manifest, contracts[1], endpoints[1]);
+    expect(e, "PUT", "/v1/members/destination.heft.0.1/manifest", body, 200, "{}");
+}
+
+/* An endpoint may be reached in several ways, and a text may list addresses: any of them that two
+ * members have is one too many. */
+static void endpoint_list_parsed(void **state)
+{
+    const env_t *e = *state;
+    char body[1024];
+    char manifest[HEFT__DIGEST_SIZE];
+    char contracts[2][HEFT__DIGEST_SIZE];
+    char endpoints[4][HEFT__DIGEST_SIZE];
+    char *text = heft__endpoint_addresses("{\"address\":\"a:1,b:2\"}", 21, DIG);
+    assert_string_equal(text, "address a:1\naddress b:2\n");
+    heft__free(text);
+    text = heft__endpoint_addresses("[]", 2, DIG);
+    assert_string_equal(text, "endpoint " DIG "\n");
+    heft__free(text);
+    text = manifest_text("destination");
+    put(e, text, manifest);
+    heft_string_free(text);
+    put(e, CONTRACT("0"), contracts[0]);
+    put(e, CONTRACT("1"), contracts[1]);
+    put(e, "{\"transport\":\"x\",\"address\":\"a:1,b:2\"}", endpoints[0]);
+    put(e, "{\"transport\":\"x\",\"address\":\"c:3,b:2\",\"pid\":4}", endpoints[1]);
+    put(e, "{\"transport\":\"auto\",\"endpoints\":[{\"socket\":\"s\"},{\"addresses\":[\"a:1\"]}]}",
+        endpoints[2]);
+    put(e, "{\"transport\":\"x\",\"address\":\"a:12,b\"}", endpoints[3]);
+    enroll(e, "destination", 0, INC_A);
+    enroll(e, "destination", 1, INC_B);
+    bind_text(body, sizeof body, INC_A, manifest, contracts[0], endpoints[0]);
+    expect(e, "PUT", "/v1/members/destination.heft.0.0/manifest", body, 200, "{}");
+    bind_text(body, sizeof body, INC_B, manifest, contracts[1], endpoints[1]);
+    expect(e, "PUT", "/v1/members/destination.heft.0.1/manifest", body, 409,
+           "destination.heft.0.1 and destination.heft.0.0 advertise one and the same endpoint: "
+           "address b:2");
+    bind_text(body, sizeof body, INC_B, manifest, contracts[1], endpoints[2]);
+    expect(e, "PUT", "/v1/members/destination.heft.0.1/manifest", body, 409, "address a:1");
+    bind_text(body, sizeof body, INC_B, manifest, contracts[1], endpoints[3]);
     expect(e, "PUT", "/v1/members/destination.heft.0.1/manifest", body, 200, "{}");
 }
 
@@ -815,6 +855,7 @@ int main(void)
         TEST(a_lost_epoch_is_followed),
         TEST(bind_checks_objects_and_contents),
         TEST(duplicate_endpoint_refused),
+        TEST(endpoint_list_parsed),
         TEST(route_to_self_refused),
         TEST(poll_refuses_what_does_not_fit),
         TEST(stale_epoch_refused),

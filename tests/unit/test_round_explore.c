@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Exploration of the round machine: one source, two destinations, every interleaving of polls and
- * work, every fault at every step, a crash of the coordinator included. Depth first over hashed
- * states. The two are engines of their own or the ranks of one, receive in staging or in place;
- * with recovery, an operator makes every claim that could hold, and pushes again.
+ * Exploration of the round machine: sources and destinations, every interleaving of polls and work,
+ * every fault at every step, a crash of the coordinator included. Depth first over hashed states.
+ * The two are engines of their own or the ranks of one, receive in staging or in place; with
+ * recovery, an operator makes every claim that could hold, and pushes again.
  *
  * Version 7 is live, version 8 is brought. Or slot 0 is a destination that serves the committed
  * version 8 and brings it to two that have just come: it must go on serving, whatever happens to
@@ -68,7 +68,7 @@ static void violated(const explorer_t *e, int depth, const node_t *n, const char
     }
     (void)fprintf(stderr, "machine: %s phase %s decision %d\n", heft__round_state_text(&n->round),
                   heft__phase_text(n->round.phase), (int)n->round.decision);
-    for (int i = 0; i < N; i++) {
+    for (int i = 0; i < n->n; i++) {
         (void)fprintf(stderr, "  member %d: %s %s %s serving %d live %d, order %s, poison %d\n", i,
                       heft__phase_text(n->sims[i].phase), heft__result_text(n->sims[i].result),
                       heft__state_text(n->sims[i].state), n->sims[i].serving, (int)n->sims[i].live,
@@ -135,7 +135,7 @@ static void explore(explorer_t *e, const node_t *at, int depth)
         if (!is_open(at, move, moved)) {
             continue;
         }
-        const int n_members = world_move_is_per_member(move) ? N : 1;
+        const int n_members = world_move_is_per_member(move) ? at->n : 1;
         for (int i = 0; i < n_members; i++) {
             *next = *at;
             next->round.members = next->members;
@@ -173,7 +173,7 @@ static void explore(explorer_t *e, const node_t *at, int depth)
 
 static void random_step(node_t *n, uint64_t *seed, int percent)
 {
-    const int i = (int)heft_test_random_in(seed, 0, N - 1);
+    const int i = (int)heft_test_random_in(seed, 0, n->n - 1);
     const bool fault = heft_test_random_in(seed, 0, 99) < percent;
     const int quiet[] = { MOVE_POLL, MOVE_POLL, MOVE_POLL, MOVE_WORK, MOVE_WORK, MOVE_WRITE_OK };
     if (!fault) {
@@ -197,12 +197,15 @@ static void random_faults_hold_promises(void **state)
     memset(&e, 0, sizeof e);
     for (int64_t walk = 0; walk < n_walks; walk++) {
         node_t n;
-        const variant_t fleet = {
+        variant_t fleet = {
             .one_engine = heft_test_random_in(&seed, 0, 1) == 1,
             .is_feed = heft_test_random_in(&seed, 0, 2) == 0,
-            .in_place = { false, heft_test_random_in(&seed, 0, 3) == 0,
-                          heft_test_random_in(&seed, 0, 3) == 0 },
         };
+        fleet.n_sources = fleet.is_feed ? 1 : (int)heft_test_random_in(&seed, 1, 3);
+        fleet.n_destinations = fleet.n_sources < 3 ? 2 : 1;
+        for (int i = fleet.n_sources; i < fleet.n_sources + fleet.n_destinations; i++) {
+            fleet.in_place[i] = heft_test_random_in(&seed, 0, 3) == 0;
+        }
         world_start(&n, &fleet);
         const int percent = (int)heft_test_random_in(&seed, 0, 30);
         for (int step = 0; step < 300; step++) {
@@ -233,7 +236,10 @@ static void explore_as(const variant_t *v)
                  " partially committed\n",
                  v->name, v->faults, v->faults == 1 ? "" : "s", e.used, e.n_moves, e.n_ends,
                  e.n_committed, e.n_aborted, e.n_unknown, e.n_partial);
-    const bool stages = !v->in_place[1] || !v->in_place[2];
+    bool stages = false;
+    for (int i = n.n_senders; i < n.n; i++) {
+        stages = stages || !v->in_place[i];
+    }
     for (int s = 0; s <= HEFT__ROUND_PARTIAL; s++) {
         const bool excused = s == HEFT__ROUND_REVOKING ||
                              (v->is_feed && s == HEFT__ROUND_PARTIAL && v->faults < 2) ||
@@ -268,6 +274,48 @@ static void every_fault_keeps_the_promises(void **state)
           .in_place = { false, true, false } },
     };
     for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {
+        explore_as(&variants[i]);
+    }
+}
+
+/* Ranks of a trainer that hold a model together: each sends its part to every destination. */
+static void every_fault_of_several_sources_keeps_the_promises(void **state)
+{
+    (void)state;
+    const uint8_t faults = n_faults();
+    const variant_t variants[] = {
+        { .name = "two sources, two engines, staged",
+          .faults = 1,
+          .n_sources = 2,
+          .n_destinations = 2 },
+        { .name = "two sources, two ranks, in place",
+          .faults = 1,
+          .n_sources = 2,
+          .n_destinations = 2,
+          .one_engine = true,
+          .in_place = { false, false, true, true } },
+        { .name = "two sources, one engine, staged",
+          .faults = faults,
+          .n_sources = 2,
+          .n_destinations = 1 },
+        { .name = "two sources, one engine, in place",
+          .faults = faults,
+          .n_sources = 2,
+          .n_destinations = 1,
+          .in_place = { false, false, true } },
+        { .name = "two sources, one engine, recovery",
+          .faults = faults,
+          .n_sources = 2,
+          .n_destinations = 1,
+          .claims = 2,
+          .pushes = 1 },
+        { .name = "three sources, one engine, staged",
+          .faults = 1,
+          .n_sources = 3,
+          .n_destinations = 1 },
+    };
+    const size_t n = sizeof variants / sizeof variants[0];
+    for (size_t i = 0; i < (faults > 1 ? n : n - 1); i++) { /* the last only where time is given */
         explore_as(&variants[i]);
     }
 }
@@ -325,7 +373,7 @@ static void run_until(node_t *n, heft__round_state_t state)
     for (int step = 0; n->round.state != state; step++) {
         assert_true(step < 1000);
         (void)world_apply(n, MOVE_WRITE_OK, 0);
-        for (int i = 0; i < N && n->round.state != state; i++) {
+        for (int i = 0; i < n->n && n->round.state != state; i++) {
             (void)world_apply(n, MOVE_POLL, i);
             (void)world_apply(n, MOVE_WORK, i);
         }
@@ -342,7 +390,7 @@ static void faults_after_two_refusals_keep_the_promises(void **state)
     node_t n;
     world_start(&n, &(const variant_t){ .faults = 0 });
     run_until(&n, HEFT__ROUND_FLIPPING);
-    for (int i = 1; i < N; i++) {
+    for (int i = 1; i < n.n; i++) {
         assert_true(world_apply(&n, MOVE_POLL, i));
         assert_true(world_apply(&n, MOVE_REFUSE, i));
     }
@@ -380,7 +428,7 @@ static void one_let_go_in_its_flip_has_not_flipped(void **state)
     assert_true(world_apply(&n, MOVE_POLL, 1));
     assert_true(world_apply(&n, MOVE_POLL, 2));
     assert_true(world_apply(&n, MOVE_CRASH, 0));
-    for (int i = 0; i < N; i++) {
+    for (int i = 0; i < n.n; i++) {
         assert_true(world_apply(&n, MOVE_POLL, i));
     }
     while (n.round.state == HEFT__ROUND_FLIPPING) {
@@ -403,6 +451,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_faults_every_order_of_events_commits),
         cmocka_unit_test(every_fault_keeps_the_promises),
+        cmocka_unit_test(every_fault_of_several_sources_keeps_the_promises),
         cmocka_unit_test(recovery_keeps_the_promises),
         cmocka_unit_test(every_fault_of_a_feed_keeps_the_promises),
         cmocka_unit_test(faults_after_two_refusals_keep_the_promises),
