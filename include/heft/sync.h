@@ -112,8 +112,8 @@ typedef struct heft_publisher_opts {
 /**
  * Register a source. manifest: what it holds; borrowed until destroy. data[i]: bytes of tensor i
  * (contiguous), kept valid and unchanged during pushes; between them the array may be given other
- * addresses. Several sources hold a model together: each says by parts (heft_manifest_set_part) which
- * boxes of which tensors it has; tensors without parts it has whole. HEFT_ERR_PEER when the
+ * addresses. Several sources hold a model together: each says by parts (heft_manifest_set_part)
+ * which boxes of which tensors it has; tensors without parts it has whole. HEFT_ERR_PEER when the
  * coordinator cannot be reached within the deadline.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_publisher_create(const heft_publisher_opts_t *opts,

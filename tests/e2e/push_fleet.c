@@ -339,7 +339,7 @@ pf_engine_t *pf_add_engine(pf_fleet_t *fleet, uint32_t replica, uint32_t rank)
     opts.hooks = &e->hooks;
     opts.in_place = fleet->in_place >> replica & 1;
     opts.buffer_bytes = opts.in_place;
-    opts.n_threads = fleet->pub != NULL ? fleet->pub->n_threads : 1;
+    opts.n_threads = n_threads_of(&fleet->opts);
     heft__transport_t *transport =
         fleet->loop != NULL ? heft__loop_get_transport(fleet->loop) : heft__transport_get_shm();
     const heft__destination_t destination = { .recipe = fleet->model.recipe,
@@ -499,7 +499,7 @@ void pf_await(atomic_int *counter, int value)
 
 void pf_await_serving(pf_engine_t *engine)
 {
-    int64_t deadline = heft__clock_mono_ns() + 5000000000;
+    int64_t deadline = heft__clock_mono_ns() + 20000000000;
     while (!heft_subscriber_is_serving(engine->sub)) {
         if (heft__clock_mono_ns() > deadline) {
             fail_msg("engine %u.%u does not serve", engine->replica, engine->rank);

@@ -15,6 +15,7 @@ HEFT_TEST_CASES is the number of schedules, HEFT_TEST_SEED the first seed, HEFT_
 some of them). Tables are printed at the end.
 """
 import collections
+import concurrent.futures
 import json
 import math
 import os
@@ -230,18 +231,57 @@ class Schedules(Case):
         return outcome, claims
 
 
+class Together:
+    """Several processes that push one version; they are over when all of them are."""
+
+    def __init__(self, processes):
+        self.processes, self.child = processes, self
+
+    def poll(self):
+        codes = [process.child.poll() for process in self.processes]
+        return None if None in codes else max(codes, key=abs)
+
+
+class SharedFleet(Fleet):
+    """Two processes push, each with half of the rows."""
+
+    N_SOURCES = 2
+
+    def share_args(self, version, rank, *more):
+        return self.push_args(version, "--json", "--split", "--ranks", self.N_SOURCES, "--rank", rank, *more)
+
+    def start_push(self, version, *more):
+        self.push_process = Together(
+            [self.spawn("source", *self.share_args(version, rank, *more)) for rank in range(self.N_SOURCES)]
+        )
+
+    def push(self, version):
+        """The result of rank 0, with which the others agree."""
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            ranks = range(self.N_SOURCES)
+            results = list(pool.map(lambda rank: self.run(*self.share_args(version, rank)), ranks))
+        assert len({result.returncode for result in results}) == 1, results
+        return results[0]
+
+    def process(self, role):
+        if role.startswith("source "):
+            return self.push_process.processes[int(role.split()[1])]
+        return super().process(role)
+
+
 class RandomSchedules(Schedules):
     table = collections.Counter()
+    FLEET, ROLES = Fleet, ROLES
 
     def one(self, seed):
         rng = random.Random(seed)
-        fleet = Fleet(self, rng)
+        fleet = self.FLEET(self, rng)
         first = fleet.push(1)
         self.assertEqual(first.returncode, 0, f"seed {seed}: {first}")
         fleet.start_push(2, "--max-rate", rng.choice(("40K", "200K", "0")))
         began, faults = time.monotonic(), []
         for delay in sorted(rng.uniform(0, 1.2) ** 2 for _ in range(rng.choice((1, 1, 2, 3)))):
-            role, action = rng.choice(ROLES), rng.choice(ACTIONS)
+            role, action = rng.choice(self.ROLES), rng.choice(ACTIONS)
             while time.monotonic() < began + delay:
                 fleet.wake(time.monotonic())
                 time.sleep(0.002)
@@ -265,6 +305,12 @@ class RandomSchedules(Schedules):
         self.assertGreater(self.table["faults that hit a process"], 0)
         for name in sorted(self.table):
             print(f"| {name} | {self.table[name]} |")
+
+
+class RandomSchedulesOfTwoSources(RandomSchedules):
+    table = collections.Counter()
+    FLEET = SharedFleet
+    ROLES = ("coordinator", "source 0", "source 1", "source 1", "rank 0", "rank 1")
 
 
 class EachPhase(Schedules):
