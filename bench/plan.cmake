@@ -4,3 +4,6 @@ target_include_directories(bench_plan_scale PRIVATE "${PROJECT_SOURCE_DIR}/tests
 heft_add_bench(contract_scale)
 target_sources(bench_contract_scale PRIVATE "${PROJECT_SOURCE_DIR}/tests/support/synth_model.c")
 target_include_directories(bench_contract_scale PRIVATE "${PROJECT_SOURCE_DIR}/tests/support")
+heft_add_bench(route_scale)
+target_sources(bench_route_scale PRIVATE "${PROJECT_SOURCE_DIR}/tests/support/synth_model.c")
+target_include_directories(bench_route_scale PRIVATE "${PROJECT_SOURCE_DIR}/tests/support")

@@ -114,6 +114,19 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_placement_apply(const heft_placement
                                                             heft_tape_t **placed_out,
                                                             heft_error_t *err);
 
+/**
+ * The part of that which concerns one rank: the tape of what it sends. Its sources are the rank's
+ * own boxes, and for each tensor of which others send something that is needed to tell what is its,
+ * one stand-in of the whole, rank-N.NAME, where N is the number of ranks. All parameters are there;
+ * of those that the rank sends nothing of, nothing is written. For heft_plan_create_part. tape is
+ * borrowed until return. HEFT_ERR_NAME as above; HEFT_ERR_ARGUMENT: no such rank.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_placement_apply_part(const heft_placement_t *placement,
+                                                                 uint32_t rank,
+                                                                 const heft_tape_t *tape,
+                                                                 heft_tape_t **part_out,
+                                                                 heft_error_t *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -144,6 +144,18 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_plan_create(const heft_tape_t *const
                                                         heft_report_t **report_out,
                                                         heft_error_t *err);
 HEFT_API void heft_plan_destroy(heft_plan_t *plan);
+/**
+ * The pieces and checks of parts of tapes (heft_placement_apply_part), for the routes of one sender
+ * among many, at a price that grows with what it sends. Nothing is proven here and there are no
+ * groups: that every parameter is covered and every source used, those prove who plan a rank, or
+ * all of it. Exceptions say what is checked (equal). HEFT_ERR_UNSUPPORTED: `equal` of a recipe in a
+ * chain. Otherwise as heft_plan_create.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_plan_create_part(const heft_tape_t *const *parts,
+                                                             uint32_t n_parts, uint32_t first_rank,
+                                                             const heft_plan_opts_t *opts,
+                                                             heft_plan_t **plan_out,
+                                                             heft_error_t *err);
 
 HEFT_API void heft_report_destroy(heft_report_t *report);
 /**

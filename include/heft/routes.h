@@ -10,6 +10,7 @@
 #ifndef HEFT_ROUTES_H
 #define HEFT_ROUTES_H
 
+#include "heft/placement.h"
 #include "heft/plan.h"
 
 #ifdef __cplusplus
@@ -32,6 +33,10 @@ typedef struct heft_routes_opts {
     const char *const *names;       /* of senders, for messages; NULL: "sender 3" */
     const heft_route_load_t *loads; /* borrowed until return, as names */
     uint64_t n_loads;
+    /* of a plan of parts (heft_plan_create_part): what the parts were made by; borrowed until
+     * return. Sender n_senders then stands for all others than the one that the parts are of, whose
+     * routes alone are right, and equal to those of the whole plan */
+    const heft_placement_t *others;
 } heft_routes_opts_t;
 #define HEFT_ROUTES_OPTS_INIT              \
     {                                      \
@@ -45,8 +50,9 @@ typedef struct heft_routes_opts {
  *
  * A piece belongs to the sender of what it reads; one that reads what a known kernel leaves, to the
  * sender of what that kernel reads. Constants belong to the lowest sender that writes anything else
- * of the parameter; where there is none, to the lowest one that sends the rank anything, or to
- * sender 0. What only the engine's loader writes is nobody's; what it is given stands in loads.
+ * of the parameter; where there is none, to the lowest one of the rank's first parameter that has
+ * one, else to the lowest one in loads of the rank, or to sender 0. What only the engine's loader
+ * writes is nobody's; what it is given stands in loads.
  *
  * HEFT_ERR_UNSUPPORTED names a parameter and two senders: an element, a block of a known kernel, or
  * a check (heft_plan_get_checks) that would need what both of them hold; and says how many such

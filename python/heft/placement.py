@@ -136,3 +136,9 @@ class Placement(Handle):
         call(lib.heft_placement_apply, self.pointer, tape.to_be_taken(), made)
         tape.was_taken()
         return Tape._adopt(made[0])
+
+    def apply_part(self, rank: int, tape: Tape) -> Tape:
+        """The part of apply that concerns one rank, for Plan.create_part; tape is left as it is."""
+        made = ffi.new("heft_tape_t **")
+        call(lib.heft_placement_apply_part, self.pointer, rank, tape.pointer, made)
+        return Tape._adopt(made[0])

@@ -179,6 +179,25 @@ class Plan(Handle):
         return cls._adopt(out[0], found)
 
     @classmethod
+    def create_part(
+        cls,
+        parts: Sequence[Tape],
+        *,
+        first_rank: int = 0,
+        exceptions: Iterable[Exception_] = (),
+    ) -> Plan:
+        """The pieces of parts of tapes (Placement.apply_part). Nothing is proven or reported."""
+        array, n, kept = new_exceptions(exceptions)
+        opts = ffi.new("heft_plan_opts_t *")
+        opts.size = ffi.sizeof("heft_plan_opts_t")
+        opts.exceptions, opts.n_exceptions = array, n
+        pointers = ffi.new("heft_tape_t *[]", [part.pointer for part in parts])
+        out = ffi.new("heft_plan_t **")
+        call(lib.heft_plan_create_part, pointers, len(parts), first_rank, opts, out)
+        del kept
+        return cls._adopt(out[0], Report("", 0, 0, ()))
+
+    @classmethod
     def _adopt(cls, pointer: Any, report: Report | None) -> Plan:
         assert report is not None
         self = cls()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from heft import memory
 from heft._handles import Handle, argument_error, call, encode, text_of
 from heft._native import ffi, lib
+from heft.placement import Placement
 from heft.plan import Plan
 
 
@@ -54,10 +55,13 @@ class Routes(Handle):
         senders: Sequence[int] | None = None,
         names: Sequence[str] | None = None,
         loads: Iterable[Load] = (),
+        others: Placement | None = None,
     ) -> None:
         """senders: of each source of the plan; None: their names say it, rank-R.NAME.
 
         names: of senders, for messages. UnsupportedError names a parameter that needs two senders.
+        others: the placement that the parts of a Plan.create_part were made by; sender n_senders
+        then stands for all others than the one that the parts are of.
         """
         listed = [Load(*load) for load in loads]
         given = ffi.new("heft_route_load_t[]", max(len(listed), 1))
@@ -71,6 +75,8 @@ class Routes(Handle):
                 raise argument_error(f"{len(texts)} names of {n_senders} senders")
             array = ffi.new("char *[]", texts)
             opts.names = array
+        if others is not None:
+            opts.others = others.pointer
         if senders is not None and len(senders) != len(plan.sources):
             raise argument_error(f"senders of {len(senders)} sources, not of {len(plan.sources)}")
         of_sources = ffi.NULL if senders is None else ffi.new("uint32_t[]", [*senders, 0])

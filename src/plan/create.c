@@ -221,16 +221,10 @@ static int32_t count_stages(const heft_tape_t *tape)
     return n;
 }
 
-heft_status_t heft_plan_create(const heft_tape_t *const *tapes, uint32_t n_tapes,
-                               uint32_t first_rank, const heft_plan_opts_t *opts,
-                               heft_plan_t **plan_out, heft_report_t **report_out,
-                               heft_error_t *err)
+/* Tapes and their ranks, for either kind of plan. */
+static heft_status_t check_tapes(const heft_tape_t *const *tapes, uint32_t n_tapes,
+                                 uint32_t first_rank, const void *plan_out, heft_error_t *err)
 {
-    heft_plan_opts_t loaded;
-    heft_status_t status = load_opts(opts, &loaded, err);
-    if (status != HEFT_OK) {
-        return status;
-    }
     if (tapes == NULL || n_tapes == 0 || plan_out == NULL || first_rank > INT32_MAX ||
         n_tapes > INT32_MAX - first_rank) {
         return heft__error_set(err, HEFT_ERR_ARGUMENT, "plan of %u tapes from rank %u on",
@@ -241,6 +235,87 @@ heft_status_t heft_plan_create(const heft_tape_t *const *tapes, uint32_t n_tapes
             return heft__error_set(err, HEFT_ERR_ARGUMENT, "tape %u of %u is NULL", (unsigned)r,
                                    (unsigned)n_tapes);
         }
+    }
+    return HEFT_OK;
+}
+
+/* ---- parts ---- */
+
+/* What the proof would have made: every parameter is by itself, and in no group. */
+static heft_status_t finish_part(heft_plan_t *plan, heft_error_t *err)
+{
+    const size_t n = (size_t)plan->n_slots + 1;
+    plan->group_of = heft__arena_calloc(&plan->arena, n, sizeof *plan->group_of);
+    plan->together = heft__arena_calloc(&plan->arena, n, sizeof *plan->together);
+    plan->n_kept = heft__arena_calloc(&plan->arena, n, sizeof *plan->n_kept);
+    if (plan->group_of == NULL || plan->together == NULL || plan->n_kept == NULL) {
+        return heft__error_nomem(err, n * sizeof *plan->n_kept);
+    }
+    for (uint32_t slot = 0; slot < plan->n_slots; slot++) {
+        plan->group_of[slot] = HEFT_GROUP_NONE;
+        plan->together[slot] = slot;
+    }
+    sum_bytes(plan);
+    return heft__plan_make_digests(plan, err);
+}
+
+heft_status_t heft_plan_create_part(const heft_tape_t *const *parts, uint32_t n_parts,
+                                    uint32_t first_rank, const heft_plan_opts_t *opts,
+                                    heft_plan_t **plan_out, heft_error_t *err)
+{
+    heft_plan_opts_t loaded;
+    heft_status_t status = load_opts(opts, &loaded, err);
+    if (status == HEFT_OK) {
+        status = check_tapes(parts, n_parts, first_rank, plan_out, err);
+    }
+    for (uint32_t i = 0; status == HEFT_OK && i < loaded.n_exceptions; i++) {
+        if (loaded.exceptions[i].stage > 0 && loaded.exceptions[i].kind == HEFT_EXCEPTION_EQUAL) {
+            status = heft__error_set(err, HEFT_ERR_UNSUPPORTED,
+                                     "exception %u \"%s\" of recipe %d of a chain: what is checked "
+                                     "there shows in whole plans alone",
+                                     (unsigned)i, loaded.exceptions[i].pattern,
+                                     (int)loaded.exceptions[i].stage);
+        }
+    }
+    if (status != HEFT_OK) {
+        return status;
+    }
+    maker_t m = { 0 };
+    status = begin(&m, n_parts, first_rank, &loaded, err);
+    if (status == HEFT_OK) {
+        status = heft__plan_add_sources(&m.builder, parts, err);
+    }
+    for (uint32_t r = 0; r < n_parts && status == HEFT_OK; r++) {
+        status = add_rank(&m, r, parts[r], err);
+    }
+    if (status == HEFT_OK) {
+        status = finish_part(m.plan, err);
+    }
+    if (status == HEFT_OK) {
+        *plan_out = m.plan;
+    } else {
+        heft_plan_destroy(m.plan);
+    }
+    heft_report_destroy(m.proof.report);
+    heft__plan_builder_fini(&m.builder);
+    heft__proof_fini(&m.proof);
+    return status;
+}
+
+/* ---- plans ---- */
+
+heft_status_t heft_plan_create(const heft_tape_t *const *tapes, uint32_t n_tapes,
+                               uint32_t first_rank, const heft_plan_opts_t *opts,
+                               heft_plan_t **plan_out, heft_report_t **report_out,
+                               heft_error_t *err)
+{
+    heft_plan_opts_t loaded;
+    heft_status_t status = load_opts(opts, &loaded, err);
+    if (status == HEFT_OK) {
+        status = check_tapes(tapes, n_tapes, first_rank, plan_out, err);
+    }
+    if (status != HEFT_OK) {
+        return status;
     }
     int32_t n_stages = count_stages(tapes[0]);
     for (uint32_t i = 0; i < loaded.n_exceptions; i++) {

@@ -293,10 +293,10 @@ heft_status_t heft_placement_query_cut(const heft_placement_t *placement, uint32
 
 /* ---- the tape ---- */
 
-/* The buffer of a shard, or of its whole tensor. */
-static heft_status_t add_buffer(heft_tape_t *tape, heft_buffer_kind_t kind, const char *name,
-                                heft_dtype_t dtype, const heft_shape_t *storage,
-                                uint32_t *buffer_out, heft_error_t *err)
+heft_status_t heft__placement_add_buffer(heft_tape_t *tape, heft_buffer_kind_t kind,
+                                         const char *name, heft_dtype_t dtype,
+                                         const heft_shape_t *storage, uint32_t *buffer_out,
+                                         heft_error_t *err)
 {
     heft_buffer_info_t info = {
         .name = name, .kind = kind, .dtype = dtype, .shape = *storage, .n_elems = 1
@@ -308,8 +308,8 @@ static heft_status_t add_buffer(heft_tape_t *tape, heft_buffer_kind_t kind, cons
     return heft__tape_add_storage(tape, &info, buffer_out, err);
 }
 
-static heft_status_t add_shard(heft_tape_t *tape, const heft_placement_t *p, uint32_t s,
-                               uint32_t *buffer_out, heft_error_t *err)
+heft_status_t heft__placement_add_shard(heft_tape_t *tape, const heft_placement_t *p, uint32_t s,
+                                        uint32_t *buffer_out, heft_error_t *err)
 {
     const heft__held_t *held = &p->shards[s];
     heft_shape_t shape = p->shapes[held->tensor];
@@ -320,16 +320,16 @@ static heft_status_t add_shard(heft_tape_t *tape, const heft_placement_t *p, uin
         shape.extent[d] = held->box.end[d] - held->box.begin[d];
     }
     heft_status_t status =
-        name.failed ? heft__error_nomem(err, name.len)
-                    : add_buffer(tape, HEFT_BUFFER_SOURCE, name.data,
-                                 p->tensors[held->tensor].dtype, &shape, buffer_out, err);
+        name.failed
+            ? heft__error_nomem(err, name.len)
+            : heft__placement_add_buffer(tape, HEFT_BUFFER_SOURCE, name.data,
+                                         p->tensors[held->tensor].dtype, &shape, buffer_out, err);
     heft__text_fini(&name);
     return status;
 }
 
-/* The elements of `box` in a buffer that holds those of `whole`. */
-static heft_view_t view_of(uint32_t buffer, const heft__bounds_t *box, const heft__bounds_t *whole,
-                           int rank)
+heft_view_t heft__placement_view(uint32_t buffer, const heft__bounds_t *box,
+                                 const heft__bounds_t *whole, int rank)
 {
     heft_view_t view = { .buffer = buffer, .rank = rank };
     int64_t stride = 1;
@@ -351,8 +351,10 @@ static heft_status_t put_together(heft_tape_t *tape, const heft_placement_t *p,
         const heft_shape_t *shape = &p->shapes[held->tensor];
         heft__bounds_t whole = { .begin = { 0 } };
         memcpy(whole.end, shape->extent, sizeof whole.end);
-        const heft_view_t dst = view_of(tensor[held->tensor], &cut->box, &whole, shape->rank);
-        const heft_view_t src = view_of(shard[cut->shard], &cut->box, &held->box, shape->rank);
+        const heft_view_t dst =
+            heft__placement_view(tensor[held->tensor], &cut->box, &whole, shape->rank);
+        const heft_view_t src =
+            heft__placement_view(shard[cut->shard], &cut->box, &held->box, shape->rank);
         heft_status_t status = heft_tape_copy(tape, &dst, &src, "", err);
         if (status != HEFT_OK) {
             return status;
@@ -372,11 +374,11 @@ static heft_status_t make_first(const heft_placement_t *p, heft_tape_t **tape_ou
                                ? heft_tape_create(&tape, err)
                                : heft__error_nomem(err, p->n_shards * sizeof *shard);
     for (uint32_t s = 0; s < p->n_shards && status == HEFT_OK; s++) {
-        status = add_shard(tape, p, s, &shard[s], err);
+        status = heft__placement_add_shard(tape, p, s, &shard[s], err);
     }
     for (uint32_t t = 0; t < p->n_tensors && status == HEFT_OK; t++) {
-        status = add_buffer(tape, HEFT_BUFFER_PARAM, p->tensors[t].name, p->tensors[t].dtype,
-                            &p->shapes[t], &tensor[t], err);
+        status = heft__placement_add_buffer(tape, HEFT_BUFFER_PARAM, p->tensors[t].name,
+                                            p->tensors[t].dtype, &p->shapes[t], &tensor[t], err);
     }
     if (status == HEFT_OK) {
         status = put_together(tape, p, shard, tensor, err);

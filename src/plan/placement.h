@@ -60,6 +60,21 @@ heft_status_t heft__placement_make(const heft_manifest_t *tensors, const heft_sh
                                    heft__disputes_t *disputes, heft_placement_t **placement_out,
                                    heft_error_t *err);
 
+/* The source of a shard, and any other buffer of a tensor's dtype and (storage) shape. */
+heft_status_t heft__placement_add_shard(heft_tape_t *tape, const heft_placement_t *p, uint32_t s,
+                                        uint32_t *buffer_out, heft_error_t *err);
+heft_status_t heft__placement_add_buffer(heft_tape_t *tape, heft_buffer_kind_t kind,
+                                         const char *name, heft_dtype_t dtype,
+                                         const heft_shape_t *storage, uint32_t *buffer_out,
+                                         heft_error_t *err);
+/* The elements of `box` in a buffer that holds those of `whole`. */
+heft_view_t heft__placement_view(uint32_t buffer, const heft__bounds_t *box,
+                                 const heft__bounds_t *whole, int rank);
+
+/* placement_part.c: the tensor of a name, or UINT32_MAX; the first of its cuts. */
+uint32_t heft__placement_find(const heft_placement_t *p, const char *name);
+size_t heft__placement_first_cut(const heft_placement_t *p, uint32_t tensor);
+
 /* placement_choice.c: cuts and loads, once tensors and shards are there. */
 heft_status_t heft__placement_choose(heft_placement_t *p, heft__disputes_t *disputes,
                                      heft_error_t *err);

@@ -27,6 +27,12 @@ static heft_status_t load_opts(const heft_routes_opts_t *from, heft_routes_opts_
 {
     *to = (heft_routes_opts_t)HEFT_ROUTES_OPTS_INIT;
     heft_status_t status = heft__opts_load(from, to, sizeof *to, "routes options", err);
+    if (status == HEFT_OK && to->others != NULL &&
+        heft_placement_get_n_ranks(to->others) != n_senders) {
+        status =
+            heft__error_set(err, HEFT_ERR_ARGUMENT, "routes: %u senders, the placement has %u",
+                            (unsigned)n_senders, (unsigned)heft_placement_get_n_ranks(to->others));
+    }
     if (status == HEFT_OK && to->n_loads > 0 && to->loads == NULL) {
         status = heft__error_set(err, HEFT_ERR_ARGUMENT, "routes: %llu loads, loads is NULL",
                                  (unsigned long long)to->n_loads);
@@ -65,7 +71,8 @@ static bool parse_rank(const char *name, uint32_t *rank_out)
 static heft_status_t take_senders(maker_t *m, const uint32_t *senders)
 {
     const heft_plan_t *plan = m->routes->plan;
-    const uint32_t n_senders = m->routes->n_senders;
+    const bool is_part = m->opts.others != NULL;
+    const uint32_t n_senders = m->routes->n_senders + (is_part ? 1 : 0);
     m->senders = heft__calloc((size_t)plan->n_sources + 1, sizeof *m->senders);
     if (m->senders == NULL) {
         return heft__error_nomem(m->err, plan->n_sources * sizeof *m->senders);

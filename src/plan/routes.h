@@ -82,6 +82,14 @@ heft_status_t heft__sender_finder_run(heft__sender_finder_t *finder, uint32_t ra
 /* HEFT_ERR_UNSUPPORTED where anything was counted. */
 heft_status_t heft__sender_finder_check(const heft__sender_finder_t *finder, heft_error_t *err);
 
+/* ---- routes_others.c ---- */
+
+/* Of what a piece reads of stand-ins (heft_placement_apply_part), through operations too: *low
+ * becomes the lowest rank that sends any of it, where that is lower. */
+heft_status_t heft__lowest_holder(const heft_placement_t *placement, const heft_plan_t *plan,
+                                  const heft__plan_rank_t *rank, const heft_piece_t *piece,
+                                  uint32_t *low, heft_error_t *err);
+
 /* ---- routes_digest.c ---- */
 
 /* The digest of every total, of every rank, and of all. */

@@ -126,7 +126,9 @@ typedef struct sender_name {
 static sender_name_t name_of(const heft__sender_finder_t *f, uint32_t sender)
 {
     sender_name_t name;
-    if (f->opts->names != NULL && f->opts->names[sender] != NULL) {
+    if (f->opts->others != NULL && sender == heft_placement_get_n_ranks(f->opts->others)) {
+        (void)snprintf(name.text, sizeof name.text, "another sender");
+    } else if (f->opts->names != NULL && f->opts->names[sender] != NULL) {
         (void)snprintf(name.text, sizeof name.text, "%s", f->opts->names[sender]);
     } else {
         (void)snprintf(name.text, sizeof name.text, "sender %u", (unsigned)sender);
@@ -209,26 +211,75 @@ static uint32_t lowest(const uint32_t *piece_sender, uint64_t n)
     return low;
 }
 
-static void deal_constants(const heft__sender_finder_t *f, uint32_t rank_index,
-                           heft__rank_routes_t *routes)
+/* In the plan of a part one sender stands for all others: the lowest of those that it means in n
+ * pieces, where that is lower than `low`. */
+static heft_status_t look_behind(const heft__sender_finder_t *f, uint32_t rank_index,
+                                 const heft__rank_routes_t *routes, uint64_t first, uint64_t n,
+                                 uint32_t *low, heft_error_t *err)
 {
     const heft__plan_rank_t *rank = &f->plan->ranks[rank_index];
-    uint32_t of_rank = lowest(routes->piece_sender, rank->n_pieces);
+    heft_status_t status = HEFT_OK;
+    for (uint64_t i = first; i < first + n && status == HEFT_OK && f->opts->others != NULL; i++) {
+        if (routes->piece_sender[i] == heft_placement_get_n_ranks(f->opts->others)) {
+            status =
+                heft__lowest_holder(f->opts->others, f->plan, rank, &rank->pieces[i], low, err);
+        }
+    }
+    return status;
+}
+
+/* Who sends constants of a rank where nobody writes anything else of the parameter. */
+static heft_status_t find_fallback(const heft__sender_finder_t *f, uint32_t rank_index,
+                                   const heft__rank_routes_t *routes, uint32_t *sender_out,
+                                   heft_error_t *err)
+{
+    const heft__plan_rank_t *rank = &f->plan->ranks[rank_index];
+    for (uint32_t p = 0; p < rank->n_params; p++) {
+        const uint64_t first = rank->first_piece[p];
+        const uint64_t n = rank->first_piece[p + 1] - first;
+        uint32_t low = lowest(routes->piece_sender + first, n);
+        if (low != HEFT__SENDER_ANY) {
+            heft_status_t status = look_behind(f, rank_index, routes, first, n, &low, err);
+            *sender_out = low;
+            return status;
+        }
+    }
+    uint32_t low = HEFT__SENDER_ANY;
     for (uint64_t i = 0; i < f->opts->n_loads; i++) {
         const heft_route_load_t *load = &f->opts->loads[i];
-        of_rank = load->rank_index == rank_index && load->sender < of_rank ? load->sender : of_rank;
+        low = load->rank_index == rank_index && load->sender < low ? load->sender : low;
     }
-    of_rank = of_rank != HEFT__SENDER_ANY ? of_rank : 0;
-    for (uint32_t p = 0; p < rank->n_params; p++) {
+    *sender_out = low != HEFT__SENDER_ANY ? low : 0;
+    return HEFT_OK;
+}
+
+static heft_status_t deal_constants(const heft__sender_finder_t *f, uint32_t rank_index,
+                                    heft__rank_routes_t *routes, heft_error_t *err)
+{
+    const heft__plan_rank_t *rank = &f->plan->ranks[rank_index];
+    uint32_t fallback = 0;
+    heft_status_t status = find_fallback(f, rank_index, routes, &fallback, err);
+    for (uint32_t p = 0; p < rank->n_params && status == HEFT_OK; p++) {
         uint32_t *senders = routes->piece_sender + rank->first_piece[p];
         const uint64_t n = rank->first_piece[p + 1] - rank->first_piece[p];
-        const uint32_t low = lowest(senders, n);
-        for (uint64_t i = 0; i < n; i++) {
-            if (senders[i] == HEFT__SENDER_ANY) {
-                senders[i] = low != HEFT__SENDER_ANY ? low : of_rank;
+        uint64_t k = 0;
+        while (k < n && senders[k] != HEFT__SENDER_ANY) {
+            k++;
+        }
+        if (k == n) {
+            continue;
+        }
+        uint32_t low = lowest(senders, n);
+        if (low != HEFT__SENDER_ANY) {
+            status = look_behind(f, rank_index, routes, rank->first_piece[p], n, &low, err);
+        }
+        for (; k < n && status == HEFT_OK; k++) {
+            if (senders[k] == HEFT__SENDER_ANY) {
+                senders[k] = low != HEFT__SENDER_ANY ? low : fallback;
             }
         }
     }
+    return status;
 }
 
 /* ---- checks ---- */
@@ -293,6 +344,6 @@ heft_status_t heft__sender_finder_run(heft__sender_finder_t *finder, uint32_t ra
     memset(finder->is_refused, 0, rank->n_params);
     see_ops(finder, rank);
     find_pieces(finder, rank, routes);
-    deal_constants(finder, rank_index, routes);
-    return find_checks(finder, rank, routes, err);
+    heft_status_t status = deal_constants(finder, rank_index, routes, err);
+    return status == HEFT_OK ? find_checks(finder, rank, routes, err) : status;
 }

@@ -85,3 +85,23 @@ def test_what_is_refused_is_named() -> None:
         Routes(made, 2, senders=[0, 1], names=["left"])
     with pytest.raises(errors.ArgumentError, match="senders of 1"):
         Routes(made, 2, senders=[0])
+
+
+def test_a_sender_plans_its_part_alone() -> None:
+    whole = heft.Manifest.create("source", [("w", DType.F32, (4, 3)), ("v", DType.F32, (2, 3))])
+    rows = [heft.Shard("w", r, ((2 * r, 2 * r + 2), (0, 3))) for r in range(2)]
+    placement = heft.Placement(whole, [*rows, heft.Shard("v", 1, ((0, 2), (0, 3)))])
+    tape = Tape()
+    w = tape.add_buffer(BufferKind.SOURCE, "w", DType.F32, (4, 3))
+    v = tape.add_buffer(BufferKind.SOURCE, "v", DType.F32, (2, 3))
+    p = tape.add_buffer(BufferKind.PARAM, "p", DType.F32, (4, 3))
+    q = tape.add_buffer(BufferKind.PARAM, "q", DType.F32, (2, 3))
+    tape.copy(View.contiguous(p, (4, 3)), View.contiguous(w, (4, 3)))
+    tape.copy(View.contiguous(q, (2, 3)), View.contiguous(v, (2, 3)))
+    parts = [placement.apply_part(sender, tape) for sender in range(2)]
+    whole_routes = Routes(Plan.create([placement.apply(tape)]), 2)
+    for sender, part in enumerate(parts):
+        routes = Routes(Plan.create_part([part]), 2, others=placement)
+        assert routes.route(sender, 0) == whole_routes.route(sender, 0)
+    with pytest.raises(errors.ArgumentError, match="rank 2 of 2"):
+        placement.apply_part(2, tape if not tape.is_closed else Tape())

@@ -37,6 +37,7 @@ typedef struct emitter {
     const synth_model_t *m;
     int64_t tp;
     int64_t rank;
+    int64_t expert_rank;
     heft_tape_t *tape;
     heft_error_t *err;
     heft_status_t status; /* the first failure */
@@ -192,6 +193,49 @@ static void feed_forward(emitter_t *e, const char *base, heft_view_t up_gate, he
     columns(e, name, all, down);
 }
 
+/* An expert of another rank: its sources, which nothing reads. */
+static void other_expert(emitter_t *e, const char *base)
+{
+    static const char *const names[] = { "gate_proj", "up_proj", "down_proj" };
+    for (int i = 0; i < 3; i++) {
+        char name[96];
+        heft_shape_t shape = i < 2 ? shape2(e->m->intermediate, e->m->hidden)
+                                   : shape2(e->m->hidden, e->m->intermediate);
+        (void)snprintf(name, sizeof name, "%s%s.weight", base, names[i]);
+        (void)add(e, HEFT_BUFFER_SOURCE, e->prefix, name, &shape);
+    }
+}
+
+/* Whole experts, those of this rank. */
+static void dealt_experts(emitter_t *e)
+{
+    const synth_model_t *m = e->m;
+    const int64_t n = m->n_experts / m->n_expert_ranks;
+    const int64_t first = e->expert_rank * n;
+    const int64_t tp = e->tp;
+    const int64_t rank = e->rank;
+    heft_shape_t router = shape2(m->n_experts, m->hidden);
+    whole(e, "mlp.gate.weight", &router);
+    heft_shape_t w13 = { .rank = 3, .extent = { n, 2 * m->intermediate, m->hidden } };
+    heft_shape_t w2 = { .rank = 3, .extent = { n, m->hidden, m->intermediate } };
+    uint32_t up_gate = add(e, HEFT_BUFFER_PARAM, e->prefix, "mlp.experts.w13_weight", &w13);
+    uint32_t down = add(e, HEFT_BUFFER_PARAM, e->prefix, "mlp.experts.w2_weight", &w2);
+    e->tp = 1;
+    e->rank = 0;
+    for (int64_t i = 0; i < m->n_experts; i++) {
+        char base[48];
+        (void)snprintf(base, sizeof base, "mlp.experts.%lld.", (long long)i);
+        if (i < first || i >= first + n) {
+            other_expert(e, base);
+            continue;
+        }
+        feed_forward(e, base, select_dim(heft_view_contiguous(up_gate, &w13), 0, i - first),
+                     select_dim(heft_view_contiguous(down, &w2), 0, i - first));
+    }
+    e->tp = tp;
+    e->rank = rank;
+}
+
 static void experts(emitter_t *e)
 {
     const synth_model_t *m = e->m;
@@ -230,6 +274,10 @@ heft_status_t synth_model_tape(const synth_model_t *model, int64_t tp, int64_t r
                                heft_tape_t **tape_out, heft_error_t *err)
 {
     emitter_t e = { .m = model, .tp = tp, .rank = rank, .err = err };
+    if (model->n_expert_ranks > 0) {
+        e.rank = rank % tp;
+        e.expert_rank = rank % model->n_expert_ranks;
+    }
     e.status = heft_tape_create(&e.tape, err);
     if (e.status != HEFT_OK) {
         return e.status;
@@ -240,7 +288,9 @@ heft_status_t synth_model_tape(const synth_model_t *model, int64_t tp, int64_t r
         whole1(&e, "input_layernorm.weight", model->hidden);
         attention(&e);
         whole1(&e, "post_attention_layernorm.weight", model->hidden);
-        if (model->n_experts > 0) {
+        if (model->n_expert_ranks > 0) {
+            dealt_experts(&e);
+        } else if (model->n_experts > 0) {
             experts(&e);
         } else {
             dense(&e);

@@ -173,7 +173,7 @@ static void constants_have_one_sender(void **state)
     EXPECT_STATUS(heft_routes_create(fx.plan, NULL, 5, &opts, &routes, &err), HEFT_OK);
     expect_list(heft_routes_get_senders(routes, 0, &n), &n, "1 3 4");
     expect_list(heft_routes_get_senders(routes, 1, &n), &n, "2");
-    expect_list(heft_routes_get_param_senders(routes, 0, 0, &n), &n, "1");
+    expect_list(heft_routes_get_param_senders(routes, 0, 0, &n), &n, "3");
     heft_route_info_t info;
     heft_routes_query(routes, 2, 1, &info);
     assert_int_equal(info.n_load_bytes, 111);
