@@ -1,2 +1,5 @@
 heft_add_fuzz(shm_hello)
 heft_add_fuzz(chunk)
+if(HEFT_HAS_UCX)
+  heft_add_fuzz(ucx_peer)
+endif()

@@ -297,30 +297,75 @@ static heft_status_t store(heft__chunk_rx_t *rx, const heft__chunk_header_t *h, 
     return status;
 }
 
+/* A header that is as expected; what is not fails the round, unless it is of another one. length
+ * NULL: as the header says. */
+static heft_status_t accept(heft__chunk_rx_t *rx, const uint8_t *header, const size_t *length,
+                            heft__chunk_header_t *h, uint64_t *bit_out, heft_error_t *err)
+{
+    if (rx->has_failed) {
+        return heft__error_set(err, HEFT_ERR_PROTOCOL, "the round has failed: no more chunks");
+    }
+    heft_status_t status =
+        heft__chunk_decode(header, HEFT__CHUNK_HEADER_BYTES, rx->expect.crc, h, err);
+    if (status == HEFT_OK) {
+        status = check_header(rx, h, length != NULL ? *length : (size_t)h->length, bit_out, err);
+    }
+    rx->has_failed = rx->has_failed || (status != HEFT_OK && status != HEFT_ERR_STALE);
+    return status;
+}
+
+static void note_arrived(heft__chunk_rx_t *rx, const heft__chunk_header_t *h, uint64_t bit)
+{
+    set_bit(rx->arrived, bit);
+    rx->n_left[h->route]--;
+}
+
 heft_status_t heft__chunk_rx_take(heft__chunk_rx_t *rx, uint8_t *window, const uint8_t *header,
                                   const void *data, size_t n, heft_error_t *err)
 {
     heft__chunk_header_t h;
     uint64_t bit = 0;
-    if (rx->has_failed) {
-        return heft__error_set(err, HEFT_ERR_PROTOCOL, "the round has failed: no more chunks");
-    }
-    heft_status_t status =
-        heft__chunk_decode(header, HEFT__CHUNK_HEADER_BYTES, rx->expect.crc, &h, err);
+    heft_status_t status = accept(rx, header, &n, &h, &bit, err);
     if (status == HEFT_OK) {
-        status = check_header(rx, &h, n, &bit, err);
+        status = check_crc(rx, &h, bit, data, n, err);
     }
-    if (status != HEFT_OK) {
-        rx->has_failed = rx->has_failed || status != HEFT_ERR_STALE;
-        return status;
-    }
-    status = check_crc(rx, &h, bit, data, n, err);
     if (status == HEFT_OK) {
         status = store(rx, &h, window, data, n, err);
     }
     if (status == HEFT_OK) {
-        set_bit(rx->arrived, bit);
-        rx->n_left[h.route]--;
+        note_arrived(rx, &h, bit);
+    }
+    return status;
+}
+
+heft_status_t heft__chunk_rx_find(heft__chunk_rx_t *rx, const uint8_t *header, size_t n,
+                                  int64_t *offset_out, heft_error_t *err)
+{
+    heft__chunk_header_t h;
+    uint64_t bit = 0;
+    heft_status_t status = accept(rx, header, &n, &h, &bit, err);
+    if (status == HEFT_OK) {
+        *offset_out = is_packed(&rx->expect, h.route) ? -1 : (int64_t)h.offset;
+    }
+    return status;
+}
+
+heft_status_t heft__chunk_rx_check_placed(heft__chunk_rx_t *rx, const uint8_t *window,
+                                          const uint8_t *header, heft_error_t *err)
+{
+    heft__chunk_header_t h;
+    uint64_t bit = 0;
+    heft_status_t status = accept(rx, header, NULL, &h, &bit, err);
+    if (status == HEFT_OK && is_packed(&rx->expect, h.route)) {
+        rx->has_failed = true;
+        return heft__error_set(err, HEFT_ERR_PROTOCOL, "route %llu is packed: it has no place",
+                               (unsigned long long)h.route);
+    }
+    if (status == HEFT_OK) {
+        status = check_crc(rx, &h, bit, window + h.offset, (size_t)h.length, err);
+    }
+    if (status == HEFT_OK) {
+        note_arrived(rx, &h, bit);
     }
     return status;
 }
@@ -359,38 +404,169 @@ static heft_status_t send_once(heft__remote_t *remote, const heft__expect_t *exp
     return heft__remote_send(remote, bytes, data, (int64_t)header->length, deadline_mono_ns, err);
 }
 
-heft_status_t heft__chunk_send(heft__remote_t *remote, const heft__expect_t *expect,
-                               heft__token_t token, uint32_t route, const uint8_t *base,
-                               int64_t deadline_mono_ns,
-                               heft_status_t (*on_chunk)(void *arg, heft_error_t *err), void *arg,
-                               heft__chunk_counts_t *counts, heft_error_t *err)
+/* The next chunk of a range of routes. */
+typedef struct cursor {
+    const heft__expect_t *expect;
+    uint32_t route;
+    uint32_t end; /* before this route */
+    uint64_t index;
+} cursor_t;
+
+/* False: there is none left. */
+static bool next_chunk(cursor_t *at, heft__token_t token, heft__chunk_header_t *header_out)
 {
-    const heft__route_t *r = &expect->routes[route];
-    const uint64_t n_chunks = n_chunks_of(r, expect->chunk_bytes);
-    for (uint64_t i = 0; i < n_chunks; i++) {
-        heft__chunk_header_t header = { .token = token, .route = route, .index = i };
-        place(r, expect->chunk_bytes, i, &header.offset, &header.length);
-        const uint8_t *data = base + header.offset;
-        heft_status_t status = on_chunk != NULL ? on_chunk(arg, err) : HEFT_OK;
-        if (status == HEFT_OK && is_packed(expect, route)) {
-            data = expect->scratch;
-            status = expect->pack(expect->pack_arg, route, (uint8_t *)(uintptr_t)base,
-                                  (int64_t)header.offset - r->offset, expect->scratch,
-                                  (int64_t)header.length, err); /* pack only reads base */
-        }
+    const heft__expect_t *expect = at->expect;
+    while (at->route < at->end &&
+           at->index == n_chunks_of(&expect->routes[at->route], expect->chunk_bytes)) {
+        at->route++;
+        at->index = 0;
+    }
+    if (at->route == at->end) {
+        return false;
+    }
+    *header_out = (heft__chunk_header_t){ .token = token, .route = at->route, .index = at->index };
+    place(&expect->routes[at->route], expect->chunk_bytes, at->index++, &header_out->offset,
+          &header_out->length);
+    return true;
+}
+
+/* What heft__chunk_send_routes is at. */
+typedef struct sending {
+    heft__remote_t *remote;
+    cursor_t at;
+    const uint8_t *base;
+    int64_t deadline_mono_ns;
+    heft_status_t (*on_chunk)(void *arg, heft_error_t *err);
+    void *arg;
+    heft__chunk_counts_t *counts;
+    heft__chunk_header_t headers[HEFT__CHUNKS_UNDER_WAY]; /* by tag */
+    uint32_t free_tags[HEFT__CHUNKS_UNDER_WAY];
+    uint32_t n_free;
+} sending_t;
+
+/* Gather a chunk of a packed route, find the bytes of another one, and sum them. */
+static heft_status_t prepare(const sending_t *s, heft__chunk_header_t *header,
+                             const uint8_t **data_out, heft_error_t *err)
+{
+    const heft__expect_t *expect = s->at.expect;
+    const int64_t bytes = (int64_t)header->length;
+    heft_status_t status = s->on_chunk != NULL ? s->on_chunk(s->arg, err) : HEFT_OK;
+    *data_out = s->base + header->offset;
+    if (status == HEFT_OK && is_packed(expect, header->route)) {
+        const int64_t at = (int64_t)header->offset - expect->routes[header->route].offset;
+        *data_out = expect->scratch;
+        status =
+            expect->pack(expect->pack_arg, (uint32_t)header->route, (uint8_t *)(uintptr_t)s->base,
+                         at, expect->scratch, bytes, err); /* pack only reads base */
+    }
+    if (status == HEFT_OK) {
+        header->crc = expect->crc(0, *data_out, bytes);
+        s->counts->chunks++;
+    }
+    return status;
+}
+
+/* One at a time, waiting for each verdict. */
+static heft_status_t send_in_turn(sending_t *s, heft__token_t token, heft_error_t *err)
+{
+    heft__chunk_header_t header;
+    while (next_chunk(&s->at, token, &header)) {
+        const uint8_t *data = NULL;
+        heft_status_t status = prepare(s, &header, &data, err);
         if (status == HEFT_OK) {
-            header.crc = expect->crc(0, data, (int64_t)header.length);
-            status = send_once(remote, expect, &header, data, deadline_mono_ns, err);
-            counts->chunks++;
+            status = send_once(s->remote, s->at.expect, &header, data, s->deadline_mono_ns, err);
         }
         if (status == HEFT_ERR_DIGEST) {
             header.flags = HEFT__CHUNK_AGAIN;
-            status = send_once(remote, expect, &header, data, deadline_mono_ns, err);
-            counts->resent++;
+            status = send_once(s->remote, s->at.expect, &header, data, s->deadline_mono_ns, err);
+            s->counts->resent++;
         }
         if (status != HEFT_OK) {
             return status;
         }
     }
     return HEFT_OK;
+}
+
+static heft_status_t post(sending_t *s, uint32_t tag, heft_error_t *err)
+{
+    uint8_t bytes[HEFT__CHUNK_HEADER_BYTES];
+    const heft__chunk_header_t *header = &s->headers[tag];
+    heft__chunk_encode(header, s->at.expect->crc, bytes);
+    return heft__remote_post(s->remote, tag, bytes, s->base + header->offset,
+                             (int64_t)header->length, s->deadline_mono_ns, err);
+}
+
+/* The next verdict: room for another chunk, or the same once more. */
+static heft_status_t reap(sending_t *s, heft_error_t *err)
+{
+    uint32_t tag = HEFT__CHUNKS_UNDER_WAY;
+    heft_status_t status = heft__remote_reap(s->remote, &tag, s->deadline_mono_ns, err);
+    if (status == HEFT_ERR_DIGEST && tag < HEFT__CHUNKS_UNDER_WAY && s->headers[tag].flags == 0) {
+        s->headers[tag].flags = HEFT__CHUNK_AGAIN;
+        s->counts->resent++;
+        return post(s, tag, err);
+    }
+    if (status == HEFT_OK) {
+        s->free_tags[s->n_free++] = tag;
+    }
+    return status;
+}
+
+/* Several under way: while the network carries one, the next is summed, and earlier ones judged. */
+static heft_status_t send_piped(sending_t *s, heft__token_t token, heft_error_t *err)
+{
+    heft_status_t status = HEFT_OK;
+    heft__chunk_header_t header;
+    for (uint32_t i = 0; i < HEFT__CHUNKS_UNDER_WAY; i++) {
+        s->free_tags[s->n_free++] = i;
+    }
+    while (status == HEFT_OK && next_chunk(&s->at, token, &header)) {
+        const uint8_t *data = NULL; /* where it lies in base */
+        status = prepare(s, &header, &data, err);
+        while (status == HEFT_OK && s->n_free == 0) {
+            status = reap(s, err);
+        }
+        if (status == HEFT_OK) {
+            const uint32_t tag = s->free_tags[--s->n_free];
+            s->headers[tag] = header;
+            status = post(s, tag, err);
+        }
+    }
+    while (status == HEFT_OK && s->n_free < HEFT__CHUNKS_UNDER_WAY) {
+        status = reap(s, err);
+    }
+    if (status != HEFT_OK) { /* nothing may read the caller's bytes after this returns */
+        heft_status_t settled = heft__remote_flush(s->remote, s->deadline_mono_ns, NULL);
+        (void)settled;
+    }
+    return status;
+}
+
+heft_status_t heft__chunk_send_routes(heft__remote_t *remote, const heft__expect_t *expect,
+                                      heft__token_t token, uint32_t first, uint32_t end,
+                                      const uint8_t *base, int64_t deadline_mono_ns,
+                                      heft_status_t (*on_chunk)(void *arg, heft_error_t *err),
+                                      void *arg, heft__chunk_counts_t *counts, heft_error_t *err)
+{
+    sending_t s = { .remote = remote,
+                    .at = { .expect = expect, .route = first, .end = end },
+                    .base = base,
+                    .deadline_mono_ns = deadline_mono_ns,
+                    .on_chunk = on_chunk,
+                    .arg = arg,
+                    .counts = counts };
+    const bool has_packed = first < end && is_packed(expect, end - 1); /* they share the scratch */
+    return heft__remote_can_post(remote) && !has_packed ? send_piped(&s, token, err)
+                                                        : send_in_turn(&s, token, err);
+}
+
+heft_status_t heft__chunk_send(heft__remote_t *remote, const heft__expect_t *expect,
+                               heft__token_t token, uint32_t route, const uint8_t *base,
+                               int64_t deadline_mono_ns,
+                               heft_status_t (*on_chunk)(void *arg, heft_error_t *err), void *arg,
+                               heft__chunk_counts_t *counts, heft_error_t *err)
+{
+    return heft__chunk_send_routes(remote, expect, token, route, route + 1, base, deadline_mono_ns,
+                                   on_chunk, arg, counts, err);
 }

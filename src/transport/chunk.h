@@ -54,6 +54,17 @@ HEFT_MUST_CHECK heft_status_t heft__chunk_rx_begin(heft__chunk_rx_t *rx, heft_er
 HEFT_MUST_CHECK heft_status_t heft__chunk_rx_take(heft__chunk_rx_t *rx, uint8_t *window,
                                                   const uint8_t *header, const void *data, size_t n,
                                                   heft_error_t *err);
+/*
+ * The same in two steps, for bytes that come to their place by themselves. find: where n bytes with
+ * this header belong, before they arrive (-1: of a packed route, to be taken whole); check_placed:
+ * they are there, and are compared with the header. What the two return is what heft__chunk_rx_take
+ * would.
+ */
+HEFT_MUST_CHECK heft_status_t heft__chunk_rx_find(heft__chunk_rx_t *rx, const uint8_t *header,
+                                                  size_t n, int64_t *offset_out, heft_error_t *err);
+HEFT_MUST_CHECK heft_status_t heft__chunk_rx_check_placed(heft__chunk_rx_t *rx,
+                                                          const uint8_t *window,
+                                                          const uint8_t *header, heft_error_t *err);
 bool heft__chunk_rx_has_failed(const heft__chunk_rx_t *rx);
 /* All senders that are expected have begun. */
 bool heft__chunk_rx_has_all_senders(const heft__chunk_rx_t *rx);

@@ -97,6 +97,22 @@ void heft__segment_fini(heft__segment_t *segment)
     }
 }
 
+void heft__segment_strand(heft__segment_t *segment, void **ptr_out, size_t *bytes_out)
+{
+    *ptr_out = segment->ptr;
+    *bytes_out = (size_t)segment->map_bytes;
+    if (segment->ptr != NULL) {
+        void *kept = mmap(segment->ptr, (size_t)segment->map_bytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        if (kept == MAP_FAILED) {
+            heft__log(HEFT_LOG_WARN, "segment", "%lld bytes of staging stay allocated",
+                      (long long)segment->map_bytes);
+        }
+        (void)close(segment->fd);
+    }
+    *segment = (heft__segment_t){ .fd = -1 };
+}
+
 /* A sealed memfd of segment->map_bytes; errno says why it failed. */
 static bool open_sized(heft__segment_t *segment, unsigned flags)
 {

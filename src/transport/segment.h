@@ -31,6 +31,14 @@ HEFT_MUST_CHECK heft_status_t heft__segment_map(int fd, int64_t bytes, heft__seg
 /* Unmap and close; a zeroed or finished segment is fine. */
 void heft__segment_fini(heft__segment_t *segment);
 
+/*
+ * Give the memory back but keep its addresses: what is stored there from now on lands in pages of
+ * nobody. For memory that something may still write to by address. *ptr_out, *bytes_out: the range,
+ * to be unmapped once nothing can; NULL where there is none. A segment whose addresses cannot be
+ * kept without it (no memory for the mapping) keeps its pages too.
+ */
+void heft__segment_strand(heft__segment_t *segment, void **ptr_out, size_t *bytes_out);
+
 /* Bytes that can be allocated now: the system's estimate, and the memory limits of the control
  * groups this process is in. INT64_MAX when nothing is known. root is "" outside of tests. */
 int64_t heft__memory_available(const char *root);

@@ -12,6 +12,7 @@
 #include "transport/segment.h"
 #include "transport/shm_frame.h"
 #include "transport/shm_remote.h"
+#include "transport/shm_window.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -41,6 +42,7 @@ typedef struct sender {
 typedef struct shm_window {
     heft__window_t base;
     heft__segment_t segment;
+    heft__shm_sharer_t sharer; /* retire NULL: none */
     uint8_t incarnation[HEFT__INCARNATION_BYTES];
     void (*on_change)(void *arg);
     void *on_change_arg;
@@ -351,6 +353,16 @@ static void take_segment(shm_window_t *window)
     window->base.page_bytes = window->segment.page_bytes;
 }
 
+static void give_up_segment(shm_window_t *window)
+{
+    if (window->sharer.retire != NULL && window->segment.ptr != NULL) {
+        window->sharer.retire(window->sharer.arg, &window->segment);
+    } else {
+        heft__segment_fini(&window->segment);
+    }
+    window->segment = (heft__segment_t){ .fd = -1 };
+}
+
 static heft_status_t window_create(heft__transport_t *transport,
                                    const heft__window_params_t *params, heft__window_t **window_out,
                                    heft_error_t *err)
@@ -408,7 +420,7 @@ static void window_destroy(heft__window_t *base)
     (void)pthread_cond_destroy(&window->changed);
     (void)pthread_mutex_destroy(&window->lock);
     (void)close(window->wake_fd);
-    heft__segment_fini(&window->segment);
+    give_up_segment(window);
     heft__free(window);
 }
 
@@ -465,26 +477,29 @@ static bool wait_changed_locked(shm_window_t *window, int64_t deadline_mono_ns)
 /* Fresh memory under a fresh name; the old pages live on only in senders that still map them. */
 static heft_status_t replace_parked(shm_window_t *window, heft_error_t *err)
 {
-    heft__segment_fini(&window->segment);
-    window->segment = (heft__segment_t){ .fd = -1 };
+    give_up_segment(window);
     heft_status_t status = heft__segment_create(window->base.bytes, &window->segment, err);
+    take_segment(window);
+    if (status == HEFT_OK && window->sharer.adopt != NULL) {
+        status = window->sharer.adopt(window->sharer.arg, &window->base, err);
+    }
     if (status == HEFT_OK) {
         status = open_listener(window, err);
-        if (status != HEFT_OK) {
-            heft__segment_fini(&window->segment);
-        }
+    }
+    if (status != HEFT_OK) {
+        give_up_segment(window);
     }
     take_segment(window);
     return status;
 }
 
-static heft_status_t window_fence(heft__window_t *base, int64_t deadline_mono_ns,
-                                  bool *replaced_out, heft_error_t *err)
+void heft__shm_window_share(heft__window_t *base, const heft__shm_sharer_t *sharer)
 {
-    shm_window_t *window = (shm_window_t *)base;
-    heft_status_t status = HEFT_OK;
-    bool replaced = false;
-    (void)pthread_mutex_lock(&window->lock);
+    ((shm_window_t *)base)->sharer = *sharer; /* only calls that replace or destroy look at it */
+}
+
+static void cancel_locked(shm_window_t *window)
+{
     window->is_armed = false;
     for (uint32_t i = 0; i < window->n_senders; i++) {
         if (window->senders[i].phase == SENDER_WRITING) {
@@ -493,9 +508,27 @@ static heft_status_t window_fence(heft__window_t *base, int64_t deadline_mono_ns
             (void)sent;
         }
     }
+}
+
+void heft__shm_window_cancel(heft__window_t *base)
+{
+    shm_window_t *window = (shm_window_t *)base;
+    (void)pthread_mutex_lock(&window->lock);
+    cancel_locked(window);
+    (void)pthread_mutex_unlock(&window->lock);
+}
+
+heft_status_t heft__shm_window_fence(heft__window_t *base, int64_t deadline_mono_ns,
+                                     bool must_replace, bool *replaced_out, heft_error_t *err)
+{
+    shm_window_t *window = (shm_window_t *)base;
+    heft_status_t status = HEFT_OK;
+    bool replaced = false;
+    (void)pthread_mutex_lock(&window->lock);
+    cancel_locked(window);
     while (count_writing_locked(window) > 0 && wait_changed_locked(window, deadline_mono_ns)) {
     }
-    if (count_writing_locked(window) > 0 || window->segment.ptr == NULL) {
+    if (count_writing_locked(window) > 0 || window->segment.ptr == NULL || must_replace) {
         window->park = true;
         wake(window);
         while (!window->parked) { /* our own thread, which never waits for a peer */
@@ -515,6 +548,12 @@ static heft_status_t window_fence(heft__window_t *base, int64_t deadline_mono_ns
         *replaced_out = replaced;
     }
     return status;
+}
+
+static heft_status_t window_fence(heft__window_t *base, int64_t deadline_mono_ns,
+                                  bool *replaced_out, heft_error_t *err)
+{
+    return heft__shm_window_fence(base, deadline_mono_ns, false, replaced_out, err);
 }
 
 static const heft__transport_ops_t shm_ops = {

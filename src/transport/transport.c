@@ -148,6 +148,35 @@ heft_status_t heft__remote_send(heft__remote_t *remote, const uint8_t *header, c
     return remote->ops->send(remote, header, data, bytes, deadline_mono_ns, err);
 }
 
+bool heft__remote_can_post(const heft__remote_t *remote)
+{
+    return HAS_OP(remote->ops, post) && HAS_OP(remote->ops, reap);
+}
+
+heft_status_t heft__remote_post(heft__remote_t *remote, uint32_t tag, const uint8_t *header,
+                                const void *data, int64_t bytes, int64_t deadline_mono_ns,
+                                heft_error_t *err)
+{
+    if (!HAS_OP(remote->ops, post)) {
+        return unsupported(remote->ops, "have several chunks under way", err);
+    }
+    return remote->ops->post(remote, tag, header, data, bytes, deadline_mono_ns, err);
+}
+
+heft_status_t heft__remote_reap(heft__remote_t *remote, uint32_t *tag_out, int64_t deadline_mono_ns,
+                                heft_error_t *err)
+{
+    if (!HAS_OP(remote->ops, reap)) {
+        return unsupported(remote->ops, "have several chunks under way", err);
+    }
+    return remote->ops->reap(remote, tag_out, deadline_mono_ns, err);
+}
+
+const char *heft__remote_describe(const heft__remote_t *remote)
+{
+    return HAS_OP(remote->ops, describe) ? remote->ops->describe(remote) : remote->ops->name;
+}
+
 heft_status_t heft__remote_flush(heft__remote_t *remote, int64_t deadline_mono_ns,
                                  heft_error_t *err)
 {

@@ -145,6 +145,12 @@ struct heft__transport_ops {
                                    heft_error_t *err);
     heft_status_t (*send)(heft__remote_t *remote, const uint8_t *header, const void *data,
                           int64_t bytes, int64_t deadline_mono_ns, heft_error_t *err);
+    heft_status_t (*post)(heft__remote_t *remote, uint32_t tag, const uint8_t *header,
+                          const void *data, int64_t bytes, int64_t deadline_mono_ns,
+                          heft_error_t *err);
+    heft_status_t (*reap)(heft__remote_t *remote, uint32_t *tag_out, int64_t deadline_mono_ns,
+                          heft_error_t *err);
+    const char *(*describe)(const heft__remote_t *remote);
 };
 
 /* The shared-memory transport: no state, nothing to configure. */
@@ -197,7 +203,8 @@ HEFT_MUST_CHECK heft_status_t heft__remote_check(heft__remote_t *remote, heft_er
 /* The caller has stopped writing, on every thread; completed: everything was written. */
 HEFT_MUST_CHECK heft_status_t heft__remote_end(heft__remote_t *remote, heft__token_t token,
                                                bool completed, heft_error_t *err);
-/* Queue a copy; data are borrowed until return. HEFT_ERR_ARGUMENT: outside the window. */
+/* Start a copy; data are borrowed until the flush that follows. HEFT_ERR_ARGUMENT: outside the
+ * window. */
 HEFT_MUST_CHECK heft_status_t heft__remote_put(heft__remote_t *remote, int64_t offset,
                                                const void *data, int64_t bytes, heft_error_t *err);
 /* One chunk, header first, and the receiver's verdict on it: HEFT_ERR_DIGEST asks for it once more.
@@ -205,7 +212,24 @@ HEFT_MUST_CHECK heft_status_t heft__remote_put(heft__remote_t *remote, int64_t o
 HEFT_MUST_CHECK heft_status_t heft__remote_send(heft__remote_t *remote, const uint8_t *header,
                                                 const void *data, int64_t bytes,
                                                 int64_t deadline_mono_ns, heft_error_t *err);
-/* Every put so far is in the receiver's memory. */
+/* Chunks can be posted: several are under way at a time. */
+bool heft__remote_can_post(const heft__remote_t *remote);
+/* Start sending one chunk of a route that is not packed; the header is copied, data are borrowed
+ * until the chunk is reaped or flushed. tag: any number, to know it by. At most
+ * HEFT__CHUNKS_UNDER_WAY at a time. */
+HEFT_MUST_CHECK heft_status_t heft__remote_post(heft__remote_t *remote, uint32_t tag,
+                                                const uint8_t *header, const void *data,
+                                                int64_t bytes, int64_t deadline_mono_ns,
+                                                heft_error_t *err);
+/* Wait for the verdict on one of the chunks that were posted, in any order: it is what is returned,
+ * with the chunk's tag. *tag_out is not written where something else failed. */
+HEFT_MUST_CHECK heft_status_t heft__remote_reap(heft__remote_t *remote, uint32_t *tag_out,
+                                                int64_t deadline_mono_ns, heft_error_t *err);
+/* How bytes get there, for people: "shm", "ucx tcp/eth0". Borrowed. */
+const char *heft__remote_describe(const heft__remote_t *remote);
+/* Every put so far is in the receiver's memory, and every chunk judged. Whatever it returns, no
+ * data are borrowed any more. HEFT_ERR_PEER: the receiver is gone; HEFT_ERR_TIMEOUT: what was under
+ * way may still arrive. */
 HEFT_MUST_CHECK heft_status_t heft__remote_flush(heft__remote_t *remote, int64_t deadline_mono_ns,
                                                  heft_error_t *err);
 /* Readable when check has something to say; -1: none. Borrowed. */
@@ -223,11 +247,67 @@ typedef struct heft__chunk_counts {
  * chunk, sends once more what arrived damaged, and adds to *counts. on_chunk (NULL is fine) is
  * called before each chunk; a status other than HEFT_OK ends the sending with it.
  */
+enum { HEFT__CHUNKS_UNDER_WAY = 8 };
+
 HEFT_MUST_CHECK heft_status_t
 heft__chunk_send(heft__remote_t *remote, const heft__expect_t *expect, heft__token_t token,
                  uint32_t route, const uint8_t *base, int64_t deadline_mono_ns,
                  heft_status_t (*on_chunk)(void *arg, heft_error_t *err), void *arg,
                  heft__chunk_counts_t *counts, heft_error_t *err);
+
+/* The same for the routes [first, end), each at its own offset from base: small ones do not wait
+ * for each other's verdicts where the transport can have several chunks under way. */
+HEFT_MUST_CHECK heft_status_t
+heft__chunk_send_routes(heft__remote_t *remote, const heft__expect_t *expect, heft__token_t token,
+                        uint32_t first, uint32_t end, const uint8_t *base, int64_t deadline_mono_ns,
+                        heft_status_t (*on_chunk)(void *arg, heft_error_t *err), void *arg,
+                        heft__chunk_counts_t *counts, heft_error_t *err);
+
+/* ---- ucx: between hosts ---- */
+
+typedef struct heft__ucx heft__ucx_t; /* locked */
+
+typedef struct heft__ucx_opts {
+    bool allow_tcp;      /* also between processes that could share memory */
+    uint32_t max_lanes;  /* networks that one chunk is spread over; 0: one */
+    uint32_t silence_ms; /* a peer in a transfer that says nothing for so long is lost; 0: 15 s */
+    const char *net_devices; /* as UCX names them; NULL or "": all */
+    bool always_put;         /* for tests: one-sided puts also where UCX only imitates them */
+} heft__ucx_opts_t;
+
+/*
+ * The engine for these options, made when it is first asked for: one context, one worker and one
+ * thread for all windows and remotes. Release it after them. HEFT_ERR_UNSUPPORTED: this build, or
+ * this host, has no OpenUCX. Not for use in a child after a fork.
+ */
+HEFT_MUST_CHECK heft_status_t heft__ucx_acquire(const heft__ucx_opts_t *opts, heft__ucx_t **ucx_out,
+                                                heft_error_t *err);
+void heft__ucx_release(heft__ucx_t *ucx);
+heft__transport_t *heft__ucx_get_transport(heft__ucx_t *ucx);
+/* This build has it. */
+bool heft__ucx_is_built(void);
+/* Of OpenUCX on this host; NULL: it is not there. Loads it. */
+const char *heft__ucx_get_version(void);
+
+/* ---- auto: shm and ucx over one memory ---- */
+
+typedef struct heft__pair heft__pair_t; /* immutable */
+
+/* ucx is borrowed; destroy after every window. Its windows can be reached by either. */
+HEFT_MUST_CHECK heft_status_t heft__pair_create(heft__ucx_t *ucx, heft__pair_t **pair_out,
+                                                heft_error_t *err);
+void heft__pair_destroy(heft__pair_t *pair);
+heft__transport_t *heft__pair_get_transport(heft__pair_t *pair);
+
+/*
+ * Which of the n transports offered here attaches to an endpoint, and with which text (the
+ * caller's, heft__free). Of an endpoint with several, the first that is offered and can reach it
+ * from here. HEFT_ERR_UNSUPPORTED: none; both offers are named. HEFT_ERR_FORMAT.
+ */
+HEFT_MUST_CHECK heft_status_t heft__endpoint_choose(const char *endpoint,
+                                                    heft__transport_t *const *offered, uint32_t n,
+                                                    heft__transport_t **chosen_out, char **text_out,
+                                                    heft_error_t *err);
 
 /* ---- loop: in one process, with faults ---- */
 

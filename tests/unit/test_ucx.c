@@ -1,0 +1,524 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Both halves of ucx, against another process: over tcp (UCX_TLS=tcp on loopback) and over UCX's
+ * own shared memory. Which of the two is the test's argument.
+ */
+#include "kernel/kernel.h"
+#include "ucx_peer_process.h"
+
+#include <dirent.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { BYTES = 20 << 20, CHUNK = 1 << 20 };
+
+static const heft__token_t round_1 = { 1, 1 };
+static const heft__ucx_opts_t quick = { .allow_tcp = true, .silence_ms = 2000 };
+static heft__ucx_t *ucx;
+static uint8_t *source;
+
+static int64_t in_ms(int64_t ms)
+{
+    return heft__clock_mono_ns() + ms * 1000000;
+}
+
+static int set_up(void **state)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    (void)state;
+    EXPECT_STATUS(heft__ucx_acquire(&quick, &ucx, &err), HEFT_OK);
+    source = malloc(BYTES);
+    up_fill(source, BYTES, 1);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    heft__ucx_release(ucx);
+    free(source);
+    return 0;
+}
+
+static heft_status_t attach_as(const char *endpoint, uint8_t incarnation, int64_t bytes, int64_t ms,
+                               heft__remote_t **remote_out, heft_error_t *err)
+{
+    heft__attach_params_t params = { .bytes = bytes, .deadline_mono_ns = in_ms(ms) };
+    memset(params.incarnation, incarnation, sizeof params.incarnation);
+    return heft__remote_attach(heft__ucx_get_transport(ucx), endpoint, &params, remote_out, err);
+}
+
+static heft__remote_t *attach(const char *endpoint)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft__remote_t *remote = NULL;
+    EXPECT_STATUS(attach_as(endpoint, 0x22, BYTES, 20000, &remote, &err), HEFT_OK);
+    return remote;
+}
+
+static heft__remote_t *start_round(up_process_t *peer, bool in_chunks)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    up_start(peer, &quick);
+    heft__remote_t *remote = attach(up_tell(peer, "window %d", BYTES));
+    if (in_chunks) {
+        assert_string_equal(up_tell(peer, "expect %d %d", BYTES, CHUNK), "OK ");
+    }
+    (void)up_tell(peer, "arm 1 1");
+    EXPECT_STATUS(heft__remote_begin(remote, round_1, in_ms(20000), &err), HEFT_OK);
+    return remote;
+}
+
+static void await_state(up_process_t *peer, const char *wanted)
+{
+    const int64_t until = in_ms(30000);
+    while (strcmp(up_tell(peer, "state"), wanted) != 0) {
+        if (heft__clock_mono_ns() > until) {
+            fail_msg("state is %s, expected %s", peer->line, wanted);
+        }
+        (void)sched_yield();
+    }
+}
+
+static const heft__route_t whole = { .offset = 0, .bytes = BYTES };
+static const heft__expect_t expected = {
+    .routes = &whole, .n_routes = 1, .n_senders = 1, .chunk_bytes = CHUNK, .crc = heft__crc32c
+};
+
+/* ---- promises ---- */
+
+static void puts_are_in_place_after_a_flush(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    up_process_t peer;
+    heft__remote_t *remote = start_round(&peer, false);
+    assert_null(remote->ptr);
+    assert_int_equal(remote->bytes, BYTES);
+    for (int64_t at = 0; at < BYTES; at += 300000) {
+        const int64_t n = heft__min_i64(300000, BYTES - at);
+        EXPECT_STATUS(heft__remote_put(remote, at, source + at, n, &err), HEFT_OK);
+    }
+    EXPECT_STATUS(heft__remote_flush(remote, in_ms(20000), &err), HEFT_OK);
+    assert_string_equal(up_tell(&peer, "same 1 %d", BYTES), "same 20971520");
+    EXPECT_STATUS(heft__remote_put(remote, BYTES - 1, source, 2, &err), HEFT_ERR_ARGUMENT);
+    EXPECT_STATUS(heft__remote_end(remote, round_1, true, &err), HEFT_OK);
+    await_state(&peer, "1 0 1 0 0");
+    EXPECT_STATUS(heft__remote_put(remote, 0, source, 2, &err), HEFT_ERR_STALE);
+    assert_int_equal(strncmp(up_tell(&peer, "fence 5000"), "kept ", 5), 0);
+    heft__remote_close(remote);
+    await_state(&peer, "0 0 1 0 0");
+    up_end(&peer);
+}
+
+static void chunks_are_judged_and_several_are_under_way(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    up_process_t peer;
+    heft__chunk_counts_t counts = { 0, 0 };
+    heft__remote_t *remote = start_round(&peer, true);
+    assert_true(heft__remote_can_post(remote));
+    EXPECT_STATUS(heft__chunk_send(remote, &expected, round_1, 0, source, in_ms(20000), NULL, NULL,
+                                   &counts, &err),
+                  HEFT_OK);
+    assert_int_equal(counts.chunks, BYTES / CHUNK);
+    EXPECT_STATUS(heft__remote_flush(remote, in_ms(20000), &err), HEFT_OK);
+    EXPECT_STATUS(heft__remote_end(remote, round_1, true, &err), HEFT_OK);
+    assert_string_equal(up_tell(&peer, "same 1 %d", BYTES), "same 20971520");
+    await_state(&peer, "1 0 1 0 0");
+    heft__remote_close(remote);
+    up_end(&peer);
+}
+
+static void rounds_reuse_the_connection(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    up_process_t peer;
+    heft__chunk_counts_t counts = { 0, 0 };
+    heft__remote_t *remote = start_round(&peer, true);
+    for (uint64_t seq = 1; seq <= 3; seq++) {
+        const heft__token_t token = { 1, seq };
+        if (seq > 1) {
+            EXPECT_STATUS(heft__remote_begin(remote, token, in_ms(20000), &err), HEFT_ERR_STALE);
+            (void)up_tell(&peer, "arm 1 %d", (int)seq);
+            EXPECT_STATUS(heft__remote_begin(remote, token, in_ms(20000), &err), HEFT_OK);
+        }
+        up_fill(source, BYTES, (uint32_t)seq);
+        EXPECT_STATUS(heft__chunk_send(remote, &expected, token, 0, source, in_ms(20000), NULL,
+                                       NULL, &counts, &err),
+                      HEFT_OK);
+        EXPECT_STATUS(heft__remote_end(remote, token, true, &err), HEFT_OK);
+        assert_string_equal(up_tell(&peer, "same %d %d", (int)seq, BYTES), "same 20971520");
+        assert_int_equal(strncmp(up_tell(&peer, "fence 5000"), "kept ", 5), 0);
+    }
+    up_fill(source, BYTES, 1);
+    heft__remote_close(remote);
+    up_end(&peer);
+}
+
+static void encode_chunk(uint64_t index, int64_t bytes, uint32_t crc, uint8_t *out)
+{
+    /* docs/formats/chunk.md; what heft__chunk_encode does, with a checksum of our own choice */
+    memset(out, 0, 64);
+    memcpy(out, "HFCK", 4);
+    out[4] = 1;
+    heft__put_le64(out + 8, 1);
+    heft__put_le64(out + 16, 1);
+    heft__put_le64(out + 32, index);
+    heft__put_le64(out + 40, index * CHUNK);
+    heft__put_le64(out + 48, (uint64_t)bytes);
+    heft__put_le32(out + 56, crc);
+    heft__put_le32(out + 60, heft__crc32c(0, out, 60));
+}
+
+static void a_chunk_that_is_damaged_twice_fails_the_round(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    up_process_t peer;
+    uint8_t header[64];
+    const uint32_t crc = heft__crc32c(0, source, CHUNK);
+    heft__remote_t *remote = start_round(&peer, true);
+    encode_chunk(0, CHUNK, crc ^ 1, header);
+    EXPECT_STATUS(heft__remote_send(remote, header, source, CHUNK, in_ms(20000), &err),
+                  HEFT_ERR_DIGEST);
+    EXPECT_STATUS(heft__remote_send(remote, header, source, CHUNK, in_ms(20000), &err),
+                  HEFT_ERR_PROTOCOL);
+    EXPECT_MESSAGE("for the second time");
+    EXPECT_STATUS(heft__remote_end(remote, round_1, false, &err), HEFT_OK);
+    await_state(&peer, "1 0 0 1 0");
+    heft__remote_close(remote);
+    up_end(&peer);
+}
+
+static void a_chunk_that_is_damaged_once_is_sent_again(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    up_process_t peer;
+    uint8_t header[64];
+    const uint32_t crc = heft__crc32c(0, source, CHUNK);
+    heft__remote_t *remote = start_round(&peer, true);
+    encode_chunk(0, CHUNK, crc ^ 1, header);
+    EXPECT_STATUS(heft__remote_send(remote, header, source, CHUNK, in_ms(20000), &err),
+                  HEFT_ERR_DIGEST);
+    encode_chunk(0, CHUNK, crc, header);
+    EXPECT_STATUS(heft__remote_send(remote, header, source, CHUNK, in_ms(20000), &err), HEFT_OK);
+    EXPECT_STATUS(heft__remote_send(remote, header, source, CHUNK, in_ms(20000), &err),
+                  HEFT_ERR_PROTOCOL);
+    EXPECT_MESSAGE("came twice");
+    EXPECT_STATUS(heft__remote_end(remote, round_1, true, &err), HEFT_ERR_PROTOCOL);
+    heft__remote_close(remote);
+    up_end(&peer);
+}
+
+static void an_end_without_all_chunks_names_the_route(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    up_process_t peer;
+    uint8_t header[64];
+    heft__remote_t *remote = start_round(&peer, true);
+    encode_chunk(2, CHUNK, heft__crc32c(0, source + 2 * CHUNK, CHUNK), header);
+    EXPECT_STATUS(heft__remote_send(remote, header, source + 2 * CHUNK, CHUNK, in_ms(20000), &err),
+                  HEFT_OK);
+    EXPECT_STATUS(heft__remote_end(remote, round_1, true, &err), HEFT_ERR_MISMATCH);
+    EXPECT_MESSAGE("route 0: 19 of 20 chunks have not come");
+    await_state(&peer, "1 0 0 1 0");
+    heft__remote_close(remote);
+    up_end(&peer);
+}
+
+static void another_incarnation_is_refused(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    up_process_t peer;
+    heft__remote_t *remote = NULL;
+    up_start(&peer, &quick);
+    char *endpoint = strdup(up_tell(&peer, "window %d", BYTES));
+    char *digits = strstr(endpoint, "1111111111");
+    assert_non_null(digits);
+    digits[0] = '2';
+    EXPECT_STATUS(attach_as(endpoint, 0x22, 0, 20000, &remote, &err), HEFT_ERR_STALE);
+    digits[0] = '1';
+    EXPECT_STATUS(attach_as(endpoint, 0x22, BYTES + 1, 20000, &remote, &err), HEFT_ERR_SHAPE);
+    free(endpoint);
+    up_end(&peer);
+}
+
+/* Two lives of a sender: what one begins the other does not end. */
+static void a_receiver_that_dies_is_a_lost_peer(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    up_process_t peer;
+    heft__chunk_counts_t counts = { 0, 0 };
+    heft__remote_t *remote = start_round(&peer, true);
+    EXPECT_STATUS(heft__remote_check(remote, &err), HEFT_OK);
+    up_kill(&peer);
+    EXPECT_STATUS(heft__chunk_send(remote, &expected, round_1, 0, source, in_ms(20000), NULL, NULL,
+                                   &counts, &err),
+                  HEFT_ERR_PEER);
+    EXPECT_STATUS(heft__remote_flush(remote, in_ms(20000), &err), HEFT_ERR_PEER);
+    EXPECT_STATUS(heft__remote_check(remote, &err), HEFT_ERR_PEER);
+    EXPECT_STATUS(heft__remote_end(remote, round_1, false, &err), HEFT_ERR_PEER);
+    heft__remote_close(remote);
+}
+
+static void a_receiver_that_stops_ends_every_call(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    up_process_t peer;
+    heft__chunk_counts_t counts = { 0, 0 };
+    heft__remote_t *remote = start_round(&peer, true);
+    (void)kill(peer.pid, SIGSTOP);
+    /* The call's own deadline first: */
+    EXPECT_STATUS(heft__chunk_send(remote, &expected, round_1, 0, source, in_ms(300), NULL, NULL,
+                                   &counts, &err),
+                  HEFT_ERR_TIMEOUT);
+    EXPECT_STATUS(heft__remote_flush(remote, in_ms(300), &err), HEFT_ERR_TIMEOUT);
+    EXPECT_STATUS(heft__remote_check(remote, &err), HEFT_ERR_PEER);
+    heft__remote_close(remote);
+    (void)kill(peer.pid, SIGCONT);
+    /* What it had under way may land: only other memory is a fence. */
+    await_state(&peer, "0 0 0 0 1");
+    assert_int_equal(strncmp(up_tell(&peer, "fence 5000"), "replaced ", 9), 0);
+    up_end(&peer);
+}
+
+static void a_silent_receiver_is_lost_long_before_the_deadline(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    up_process_t peer;
+    heft__chunk_counts_t counts = { 0, 0 };
+    heft__remote_t *remote = start_round(&peer, true);
+    (void)kill(peer.pid, SIGSTOP);
+    EXPECT_STATUS(heft__chunk_send(remote, &expected, round_1, 0, source, in_ms(3600000), NULL,
+                                   NULL, &counts, &err),
+                  HEFT_ERR_PEER);
+    EXPECT_MESSAGE("silent for");
+    heft__remote_close(remote);
+    (void)kill(peer.pid, SIGCONT);
+    up_end(&peer);
+}
+
+static heft__window_t *open_window(void)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft__window_t *window = NULL;
+    heft__window_params_t params = { .bytes = BYTES, .memory = HEFT__MEMORY_HOST };
+    memset(params.incarnation, 0x11, sizeof params.incarnation);
+    EXPECT_STATUS(heft__window_create(heft__ucx_get_transport(ucx), &params, &window, &err),
+                  HEFT_OK);
+    return window;
+}
+
+static void start_storm(heft__window_t *window, up_process_t *sender)
+{
+    heft__text_t text;
+    heft__text_init(&text);
+    heft__window_encode(window, &text);
+    up_start(sender, &quick);
+    assert_string_equal(up_tell(sender, "attach %s", text.data), "OK ");
+    heft__text_fini(&text);
+    heft__window_arm(window, round_1);
+    assert_string_equal(up_tell(sender, "begin 1 1"), "OK ");
+    assert_string_equal(up_tell(sender, "storm"), "OK ");
+    const volatile uint8_t *last = window->ptr + BYTES - 1;
+    const int64_t until = in_ms(30000);
+    while (*last != 0x5a) {
+        assert_true(heft__clock_mono_ns() < until);
+        (void)sched_yield();
+    }
+}
+
+static heft__window_state_t await_over(heft__window_t *window)
+{
+    heft__window_state_t s;
+    const int64_t until = in_ms(30000);
+    do {
+        heft__window_query(window, &s);
+        assert_true(heft__clock_mono_ns() < until);
+        (void)sched_yield();
+    } while (s.n_writing > 0);
+    return s;
+}
+
+static void expect_untouched(const heft__window_t *window, uint8_t value)
+{
+    const int64_t until = in_ms(500); /* time for what is late to land, if it can */
+    do {
+        for (int64_t i = 0; i < BYTES; i += 64) {
+            assert_int_equal(window->ptr[i], value);
+        }
+    } while (heft__clock_mono_ns() < until);
+}
+
+static void a_fence_asks_the_sender_to_stop_and_keeps_the_memory(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    up_process_t peer;
+    bool replaced = true;
+    heft__remote_t *remote = start_round(&peer, true);
+    up_tell_only(&peer, "fence 20000");
+    while (heft__remote_check(remote, &err) == HEFT_OK) {
+        (void)sched_yield();
+    }
+    EXPECT_STATUS(heft__remote_check(remote, &err), HEFT_ERR_CANCELED);
+    EXPECT_STATUS(heft__remote_flush(remote, in_ms(20000), &err), HEFT_OK);
+    EXPECT_STATUS(heft__remote_end(remote, round_1, false, &err), HEFT_OK);
+    replaced = strncmp(up_read(&peer), "kept ", 5) != 0;
+    assert_false(replaced);
+    heft__remote_close(remote);
+    up_end(&peer);
+}
+
+static void late_puts_do_not_land_after_a_fence(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    up_process_t sender;
+    heft__window_t *window = open_window();
+    bool replaced = false;
+    start_storm(window, &sender);
+    (void)kill(sender.pid, SIGSTOP); /* in the middle: it holds puts that are not sent yet */
+    EXPECT_STATUS(heft__window_fence(window, in_ms(100), &replaced, &err), HEFT_OK);
+    assert_true(replaced);
+    memset(window->ptr, 7, BYTES);
+    (void)kill(sender.pid, SIGCONT);
+    expect_untouched(window, 7);
+    assert_int_equal(strncmp(up_read(&sender), "ERR_PEER", 8), 0);
+    up_end(&sender);
+    heft__window_destroy(window);
+}
+
+static void a_sender_that_dies_is_lost_and_fenced_by_other_memory(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    up_process_t sender;
+    heft__window_t *window = open_window();
+    bool replaced = false;
+    start_storm(window, &sender);
+    up_kill(&sender);
+    const heft__window_state_t s = await_over(window);
+    assert_int_equal(s.n_lost, 1);
+    assert_int_equal(s.lost_pid, sender.pid);
+    EXPECT_STATUS(heft__window_fence(window, in_ms(5000), &replaced, &err), HEFT_OK);
+    assert_true(replaced);
+    memset(window->ptr, 7, BYTES);
+    expect_untouched(window, 7);
+    heft__window_destroy(window);
+}
+
+static void a_silent_sender_is_lost(void **state)
+{
+    (void)state;
+    up_process_t sender;
+    heft__window_t *window = open_window();
+    start_storm(window, &sender);
+    (void)kill(sender.pid, SIGSTOP);
+    const heft__window_state_t s = await_over(window);
+    assert_int_equal(s.n_lost, 1);
+    heft__window_destroy(window); /* its addresses stay reserved: nothing lands in other memory */
+    (void)kill(sender.pid, SIGCONT);
+    (void)up_read(&sender);
+    up_end(&sender);
+}
+
+static void nobody_there_is_a_timeout_or_a_lost_peer(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    up_process_t peer;
+    heft__remote_t *remote = NULL;
+    up_start(&peer, &quick);
+    char *endpoint = strdup(up_tell(&peer, "window %d", BYTES));
+    up_kill(&peer);
+    heft_status_t status = attach_as(endpoint, 0x22, BYTES, 3000, &remote, &err);
+    assert_true(status == HEFT_ERR_PEER || status == HEFT_ERR_TIMEOUT);
+    free(endpoint);
+}
+
+static double cpu_seconds(void)
+{
+    struct rusage u;
+    (void)getrusage(RUSAGE_SELF, &u);
+    return (double)u.ru_utime.tv_sec + (double)u.ru_stime.tv_sec +
+           ((double)u.ru_utime.tv_usec + (double)u.ru_stime.tv_usec) * 1e-6;
+}
+
+static void an_idle_engine_does_not_run(void **state)
+{
+    (void)state;
+    up_process_t peer;
+    up_start(&peer, &quick);
+    heft__remote_t *remote = attach(up_tell(&peer, "window %d", BYTES));
+    const double before = cpu_seconds();
+    const struct timespec second = { .tv_sec = 1 };
+    (void)nanosleep(&second, NULL); /* what is measured is a second of nothing */
+    assert_true(cpu_seconds() - before < 0.5);
+    heft__remote_close(remote);
+    up_end(&peer);
+}
+
+static int count_leftovers(void)
+{
+    int n = 0;
+    DIR *dir = opendir("/dev/shm");
+    for (const struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;) {
+        n += strncmp(e->d_name, "ucx_shm", 7) == 0 || strncmp(e->d_name, "heft", 4) == 0;
+    }
+    (void)closedir(dir);
+    return n;
+}
+
+static void nothing_is_left_behind_after_a_kill(void **state)
+{
+    (void)state;
+    up_process_t sender;
+    const int before = count_leftovers();
+    heft__window_t *window = open_window();
+    start_storm(window, &sender);
+    up_kill(&sender);
+    (void)await_over(window);
+    heft__window_destroy(window);
+    assert_true(count_leftovers() <= before); /* others may use UCX meanwhile, and end */
+}
+
+int main(int argc, char **argv)
+{
+    up_main(argc, argv);
+    const bool is_tcp = argc > 1 && strcmp(argv[1], "tcp") == 0;
+    (void)setenv("UCX_TLS", is_tcp ? "tcp" : "posix,sysv,cma", 1);
+    (void)setenv("UCX_NET_DEVICES", is_tcp ? "lo" : "all", 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(puts_are_in_place_after_a_flush),
+        cmocka_unit_test(chunks_are_judged_and_several_are_under_way),
+        cmocka_unit_test(rounds_reuse_the_connection),
+        cmocka_unit_test(a_chunk_that_is_damaged_twice_fails_the_round),
+        cmocka_unit_test(a_chunk_that_is_damaged_once_is_sent_again),
+        cmocka_unit_test(an_end_without_all_chunks_names_the_route),
+        cmocka_unit_test(another_incarnation_is_refused),
+        cmocka_unit_test(a_receiver_that_dies_is_a_lost_peer),
+        cmocka_unit_test(a_receiver_that_stops_ends_every_call),
+        cmocka_unit_test(a_silent_receiver_is_lost_long_before_the_deadline),
+        cmocka_unit_test(a_fence_asks_the_sender_to_stop_and_keeps_the_memory),
+        cmocka_unit_test(late_puts_do_not_land_after_a_fence),
+        cmocka_unit_test(a_sender_that_dies_is_lost_and_fenced_by_other_memory),
+        cmocka_unit_test(a_silent_sender_is_lost),
+        cmocka_unit_test(nobody_there_is_a_timeout_or_a_lost_peer),
+        cmocka_unit_test(an_idle_engine_does_not_run),
+        cmocka_unit_test(nothing_is_left_behind_after_a_kill),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
