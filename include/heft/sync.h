@@ -73,6 +73,12 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_coordinator_drain(heft_coordinator_t
  * live version. */
 HEFT_API void heft_coordinator_stop(heft_coordinator_t *coordinator);
 
+/**
+ * The version of OpenUCX that the transport ucx uses on this host, such as "1.13.1"; "" where it
+ * cannot be loaded, NULL where this build has no such transport. Loads it. Threads: any.
+ */
+HEFT_API const char *heft_ucx_get_version(void);
+
 /* ---- publisher ---- */
 
 /* Which rank of a trainer begins a round when it pushes. The others' pushes wait for the round of
@@ -103,6 +109,13 @@ typedef struct heft_publisher_opts {
     uint32_t n_ranks; /* source ranks of the job, all replicas together: who begins waits for them,
                          no longer than deadline_ms, and a round without one is refused. 0: not
                          said */
+    const char
+        *transport; /* how bytes get to destinations: "shm", "ucx" or "auto"; NULL: the settings */
+    const char *ucx_devices; /* of OpenUCX: network devices, as it names them; NULL: all */
+    uint32_t ucx_lanes;      /* networks that share the load; 0: 1 */
+    uint32_t ucx_silence_ms; /* 0: 15 s: a peer in a transfer that says nothing is lost */
+    uint8_t ucx_allow_tcp;   /* 1: ucx may use tcp where both could share memory */
+    uint8_t reserved_more[7];
 } heft_publisher_opts_t;
 #define HEFT_PUBLISHER_OPTS_INIT              \
     {                                         \
@@ -214,8 +227,14 @@ typedef struct heft_subscriber_opts {
                          buffer, part by part, and is written to the parameters at once. A round
                          that fails then leaves it out of service (docs/guide/rounds.md) */
     uint8_t reserved[6];
-    int64_t buffer_bytes; /* in_place: of the buffer; 0: 64 MiB. At least the largest parameter, at
-                             most all of them */
+    int64_t buffer_bytes;  /* in_place: of the buffer; 0: 64 MiB. At least the largest parameter, at
+                              most all of them */
+    const char *transport; /* how bytes come here: "shm", "ucx" or "auto"; NULL: the settings */
+    const char *ucx_devices; /* of OpenUCX: network devices, as it names them; NULL: all */
+    uint32_t ucx_lanes;      /* networks that share the load; 0: 1 */
+    uint32_t ucx_silence_ms; /* 0: 15 s: a peer in a transfer that says nothing is lost */
+    uint8_t ucx_allow_tcp;   /* 1: ucx may use tcp where both could share memory */
+    uint8_t reserved_more[7];
 } heft_subscriber_opts_t;
 #define HEFT_SUBSCRIBER_OPTS_INIT              \
     {                                          \

@@ -8,7 +8,7 @@ framework: what needs torch is in modules of its own, imported when they are ask
 import importlib
 
 from heft import client, errors, log
-from heft._handles import version
+from heft._handles import ucx_version, version
 from heft.checkpoint import Checkpoint, CheckpointWriter, write_checkpoint
 from heft.contract import Contract, Drift, DriftFinding, DriftKind, drift
 from heft.coordinator import Coordinator
@@ -137,6 +137,7 @@ __all__ = [
     "padded_size",
     "reverse",
     "rollout_tp",
+    "ucx_version",
     "verify_checkpoint",
     "view_as",
     "write_checkpoint",

@@ -33,6 +33,12 @@ def version() -> str:
     return text_of(lib.heft_version_get())
 
 
+def ucx_version() -> str | None:
+    """The version of OpenUCX on this host; "" where it has none, None where heft has no ucx."""
+    chars = lib.heft_ucx_get_version()
+    return None if chars == ffi.NULL else text_of(chars)
+
+
 def take_text(out: Any) -> str:
     """The string in a `char **`, which the caller owns: copied and freed."""
     try:

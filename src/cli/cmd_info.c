@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `heft help`, `heft version`, `heft completion`. */
 #include "cli/cli.h"
+#include "heft/sync.h"
 
 /* ---- help ---- */
 
@@ -40,10 +41,17 @@ const cli_command_t cli_cmd_help = {
 
 static int run_version(const cli_args_t *args)
 {
+    const char *ucx = heft_ucx_get_version();
     if (cli_has(args, "json")) {
-        return cli_print_json(args, json_pack("{s:s}", "version", heft_version_get()));
+        return cli_print_json(args, json_pack("{s:s, s:[s, s*], s:s?}", "version",
+                                              heft_version_get(), "transports", "shm",
+                                              ucx != NULL ? "ucx" : NULL, "openucx", ucx));
     }
-    (void)printf("heft %s\n", heft_version_get());
+    (void)printf("heft %s\ntransports: shm%s%s%s\n", heft_version_get(),
+                 ucx == NULL   ? "; ucx is not built in"
+                 : ucx[0] == 0 ? ", ucx (OpenUCX is not on this host)"
+                               : ", ucx (OpenUCX ",
+                 ucx != NULL ? ucx : "", ucx != NULL && ucx[0] != '\0' ? ")" : "");
     return CLI_OK;
 }
 
@@ -52,7 +60,9 @@ static const cli_option_t version_options[] = { CLI_OPT_JSON };
 const cli_command_t cli_cmd_version = {
     .name = "version",
     .summary = "print the version",
-    .description = "Prints the version of this command and its library.",
+    .description =
+        "Prints the version of this command and its library, and the transports it was built "
+        "with.",
     .example = "heft version",
     .exits = "0 2 4",
     .options = version_options,

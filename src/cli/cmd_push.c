@@ -145,6 +145,11 @@ static int push(const cli_args_t *args, const cli_model_t *model, const void *co
     opts.insecure = cli_has(args, "insecure");
     opts.n_threads = (uint32_t)cli_number(args, "threads", 0);
     opts.deadline_ms = (uint32_t)cli_number(args, "deadline-ms", 0);
+    opts.transport = cli_text(args, "transport");
+    opts.ucx_devices = cli_text(args, "ucx-devices");
+    opts.ucx_lanes = (uint32_t)cli_number(args, "ucx-lanes", 0);
+    opts.ucx_silence_ms = (uint32_t)cli_number(args, "ucx-silence-ms", 0);
+    opts.ucx_allow_tcp = cli_has(args, "ucx-allow-tcp");
     opts.max_bytes_per_s = (uint64_t)cli_number(args, "max-rate", 0);
     opts.replica = (uint32_t)cli_number(args, "replica", 0);
     opts.rank = (uint32_t)cli_number(args, "rank", 0);

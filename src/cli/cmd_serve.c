@@ -135,6 +135,11 @@ static int subscribe(serve_t *s, const heft_hooks_t *hooks)
     opts.rank = s->job.first_rank;
     opts.n_threads = (uint32_t)cli_number(args, "threads", 0);
     opts.deadline_ms = (uint32_t)cli_number(args, "deadline-ms", 0);
+    opts.transport = cli_text(args, "transport");
+    opts.ucx_devices = cli_text(args, "ucx-devices");
+    opts.ucx_lanes = (uint32_t)cli_number(args, "ucx-lanes", 0);
+    opts.ucx_silence_ms = (uint32_t)cli_number(args, "ucx-silence-ms", 0);
+    opts.ucx_allow_tcp = cli_has(args, "ucx-allow-tcp");
     opts.in_place = cli_has(args, "in-place");
     opts.buffer_bytes = cli_number(args, "buffer-bytes", 0);
     opts.hooks = hooks;

@@ -295,22 +295,35 @@ void heft__packing_fini(heft__packing_t *packing)
     *packing = (heft__packing_t){ .n_entries = 0 };
 }
 
+/* All of the route is this sender's. */
+static bool is_sent_by(const heft__packing_t *packing, uint32_t route, uint32_t sender)
+{
+    uint32_t n = 1;
+    const uint32_t *senders =
+        route < packing->n_entries
+            ? heft__delivery_get_entry_senders(&packing->delivery, packing->first + route, &n)
+            : &packed_of(packing, route)->sender;
+    return n == 1 && senders[0] == sender;
+}
+
 heft_status_t heft__packing_send(const heft__packing_t *packing, uint32_t sender,
                                  heft__remote_t *remote, heft__token_t token, const uint8_t *base,
                                  int64_t deadline_mono_ns,
                                  heft_status_t (*on_chunk)(void *arg, heft_error_t *err), void *arg,
                                  heft__chunk_counts_t *counts, heft_error_t *err)
 {
+    const uint32_t n_routes = packing->expect.n_routes;
     heft_status_t status = HEFT_OK;
-    for (uint32_t i = 0; i < packing->expect.n_routes && status == HEFT_OK; i++) {
-        uint32_t n = 1;
-        const uint32_t *senders =
-            i < packing->n_entries
-                ? heft__delivery_get_entry_senders(&packing->delivery, packing->first + i, &n)
-                : &packed_of(packing, i)->sender;
-        if (n == 1 && senders[0] == sender) {
-            status = heft__chunk_send(remote, &packing->expect, token, i, base, deadline_mono_ns,
-                                      on_chunk, arg, counts, err);
+    uint32_t end = 0;
+    for (uint32_t i = 0; i < n_routes && status == HEFT_OK; i = end > i ? end : i + 1) {
+        end = i; /* entries in a row go in one go; packed routes share the scratch */
+        while (end < n_routes && is_sent_by(packing, end, sender) &&
+               (end < packing->n_entries || end == i)) {
+            end++;
+        }
+        if (end > i) {
+            status = heft__chunk_send_routes(remote, &packing->expect, token, i, end, base,
+                                             deadline_mono_ns, on_chunk, arg, counts, err);
         }
     }
     return status;

@@ -179,35 +179,28 @@ static heft_status_t make_links(heft__fleet_t *fleet, const heft__peer_t *peers,
     return HEFT_OK;
 }
 
-static heft__transport_t *find_transport(const heft__fleet_t *fleet, const char *name)
-{
-    for (uint32_t i = 0; i < fleet->n_transports; i++) {
-        if (strcmp(fleet->transports[i]->ops->name, name) == 0) {
-            return fleet->transports[i];
-        }
-    }
-    return NULL;
-}
-
 static bool is_called_off(void *arg)
 {
     const heft__fleet_t *fleet = arg;
     return heft__member_is_called_off(fleet->member, fleet->round);
 }
 
+/* What was chosen for a link is said once, and stays. */
+static void tell_way(const heft__link_t *link)
+{
+    heft__log(HEFT_LOG_INFO, "publisher", "to %s by %s", link->id,
+              heft__remote_describe(link->remote));
+}
+
 static heft_status_t attach_endpoint(heft__fleet_t *fleet, heft__link_t *link, const char *endpoint,
                                      int64_t deadline_mono_ns, heft_error_t *err)
 {
-    char name[HEFT__TRANSPORT_SIZE];
-    heft_status_t status = heft__endpoint_get_transport(endpoint, name, sizeof name, err);
+    heft__transport_t *transport = NULL;
+    char *chosen = NULL;
+    heft_status_t status = heft__endpoint_choose(endpoint, fleet->transports, fleet->n_transports,
+                                                 &transport, &chosen, err);
     if (status != HEFT_OK) {
         return status;
-    }
-    heft__transport_t *transport = find_transport(fleet, name);
-    if (transport == NULL) {
-        return heft__error_set(err, HEFT_ERR_UNSUPPORTED,
-                               "it offers transport %s, this source has %s and %u more", name,
-                               fleet->transports[0]->ops->name, fleet->n_transports - 1);
     }
     const heft__staging_t *layout = &fleet->families[link->family].layouts[link->rank];
     heft__attach_params_t params = { .bytes = link->in_place ? heft__staging_buffer_bytes(layout, 1)
@@ -216,7 +209,11 @@ static heft_status_t attach_endpoint(heft__fleet_t *fleet, heft__link_t *link, c
                                      .is_called_off = is_called_off,
                                      .is_called_off_arg = fleet };
     heft__member_get_incarnation_bytes(fleet->member, params.incarnation);
-    status = heft__remote_attach(transport, endpoint, &params, &link->remote, err);
+    status = heft__remote_attach(transport, chosen, &params, &link->remote, err);
+    heft__free(chosen);
+    if (status == HEFT_OK) {
+        tell_way(link);
+    }
     fleet->n_attached += status == HEFT_OK;
     link->is_absent = status == HEFT_ERR_PEER;
     return status;

@@ -114,6 +114,13 @@ static bool split_url(const char *url, bool *is_tls_out, bool *is_loopback_out)
     return ok;
 }
 
+bool heft__http_is_loopback(const char *url)
+{
+    bool is_tls;
+    bool is_loopback;
+    return url != NULL && split_url(url, &is_tls, &is_loopback) && is_loopback;
+}
+
 static heft_status_t add_token(heft__http_t *http, const char *path, heft_error_t *err)
 {
     char *token = NULL;

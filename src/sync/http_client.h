@@ -55,4 +55,7 @@ heft_status_t heft__http_read_error(const char *text, size_t n, int code, const 
 /* The text of the last error reply (JSON), or "". Borrowed until the next request. */
 const char *heft__http_get_error_body(const heft__http_t *http);
 
+/* The URL names this host itself: whoever uses it is on this host. */
+bool heft__http_is_loopback(const char *url);
+
 #endif

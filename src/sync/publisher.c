@@ -155,10 +155,6 @@ static heft_status_t alloc_arrays(heft_publisher_t *pub, heft_error_t *err)
 static heft_status_t create_member(heft_publisher_t *pub, const heft_publisher_opts_t *opts,
                                    heft_error_t *err)
 {
-    const char *names[HEFT__MAX_PUBLISHER_TRANSPORTS];
-    for (uint32_t i = 0; i < pub->n_transports; i++) {
-        names[i] = pub->transports[i]->ops->name;
-    }
     heft__member_config_t config = { .access = { .url = opts->url,
                                                  .token_file = opts->token_file,
                                                  .ca_file = opts->ca_file,
@@ -168,8 +164,8 @@ static heft_status_t create_member(heft_publisher_t *pub, const heft_publisher_o
                                      .replica = opts->replica,
                                      .rank = opts->rank,
                                      .deadline_ms = opts->deadline_ms,
-                                     .n_transports = pub->n_transports,
-                                     .transports = names };
+                                     .n_transports = pub->offer.n,
+                                     .transports = pub->offer.names };
     char *text = NULL;
     heft_status_t status = heft__member_create(&config, &pub->member, err);
     if (status ==
@@ -203,8 +199,8 @@ static heft_status_t build(heft_publisher_t *pub, const heft_publisher_opts_t *o
         pub->fleet.replica = opts->replica;
         pub->fleet.rank = opts->rank;
         pub->fleet.n_expected = opts->n_ranks;
-        pub->fleet.transports = pub->transports;
-        pub->fleet.n_transports = pub->n_transports;
+        pub->fleet.transports = pub->offer.transports;
+        pub->fleet.n_transports = pub->offer.n;
         pub->fleet.n_threads = pub->n_threads;
         pub->fleet.progress = heft__publisher_on_progress;
         pub->fleet.progress_arg = pub;
@@ -235,9 +231,16 @@ static heft_status_t create_loaded(heft__transport_t *const *transports, uint32_
     pub->begins = opts->begin == HEFT_BEGIN_YES ||
                   (opts->begin == HEFT_BEGIN_FIRST && opts->replica == 0 && opts->rank == 0);
     pub->n_ranks = opts->n_ranks;
-    pub->n_transports = n_transports;
-    memcpy(pub->transports, transports, n_transports * sizeof *transports);
-    heft_status_t status = build(pub, opts, err);
+    const heft__offer_opts_t wanted = HEFT__OFFER_OPTS(opts);
+    heft_status_t status = HEFT_OK;
+    if (n_transports > 0) {
+        heft__offer_init_over(transports, n_transports, &pub->offer);
+    } else {
+        status = heft__offer_init(&wanted, &pub->offer, err);
+    }
+    if (status == HEFT_OK) {
+        status = build(pub, opts, err);
+    }
     if (status != HEFT_OK) {
         heft_publisher_destroy(pub);
         return status;
@@ -259,6 +262,10 @@ heft_status_t heft__publisher_create_over(heft__transport_t *const *transports,
                                            "publisher options", err);
     }
     if (status == HEFT_OK) {
+        status = heft__opts_check_reserved(loaded.reserved_more, sizeof loaded.reserved_more,
+                                           "publisher options", err);
+    }
+    if (status == HEFT_OK) {
         status = check_arguments(&loaded, manifest, data, err);
     }
     if (status == HEFT_OK) {
@@ -276,8 +283,7 @@ heft_status_t heft_publisher_create(const heft_publisher_opts_t *opts,
                                     const heft_manifest_t *manifest, const void *const *data,
                                     heft_publisher_t **publisher_out, heft_error_t *err)
 {
-    heft__transport_t *const transports[1] = { heft__transport_get_shm() };
-    return heft__publisher_create_over(transports, 1, opts, manifest, data, publisher_out, err);
+    return heft__publisher_create_over(NULL, 0, opts, manifest, data, publisher_out, err);
 }
 
 /* Is it still in a round that no push follows? */
@@ -333,6 +339,7 @@ void heft_publisher_destroy(heft_publisher_t *pub)
         (void)pthread_join(pub->worker, NULL);
     }
     heft__fleet_fini(&pub->fleet);
+    heft__offer_fini(&pub->offer);
     heft__member_destroy(pub->member);
     heft__free(pub->sizes);
     heft__free(pub->sizes_sent);

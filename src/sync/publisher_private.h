@@ -9,8 +9,7 @@
 #include "heft/sync.h"
 #include "sync/fleet.h"
 #include "sync/member.h"
-
-#define HEFT__MAX_PUBLISHER_TRANSPORTS 4
+#include "sync/offer.h"
 
 struct heft_publisher {
     /* Constant after create. */
@@ -23,8 +22,7 @@ struct heft_publisher {
     bool begins;              /* its push begins a round; else it joins one */
     uint32_t n_ranks;         /* of the job; 0: not said */
     char job[HEFT__JOB_SIZE];
-    heft__transport_t *transports[HEFT__MAX_PUBLISHER_TRANSPORTS];
-    uint32_t n_transports;
+    heft__offer_t offer;
     int64_t *sizes;
     heft__member_t *member;
 
@@ -60,7 +58,7 @@ struct heft_publisher {
     int64_t stage_allocs; /* allocations of the process while the last stage moved bytes */
 };
 
-/* The same as heft_publisher_create over other transports. */
+/* The same as heft_publisher_create over other transports; n_transports 0: those of the options. */
 HEFT_MUST_CHECK heft_status_t heft__publisher_create_over(
     heft__transport_t *const *transports, uint32_t n_transports, const heft_publisher_opts_t *opts,
     const heft_manifest_t *manifest, const void *const *data, heft_publisher_t **publisher_out,

@@ -22,7 +22,10 @@ typedef struct row {
         ROW(opts, ca_file, "ca-file", TEXT), ROW(opts, insecure, "insecure", U8)
 #define ROWS_OF_MEMBERS(opts)                                                                \
     ROWS_OF_ACCESS(opts), ROW(opts, job, "job", TEXT), ROW(opts, n_threads, "threads", U32), \
-        ROW(opts, deadline_ms, "deadline-ms", U32)
+        ROW(opts, deadline_ms, "deadline-ms", U32), ROW(opts, transport, "transport", TEXT), \
+        ROW(opts, ucx_devices, "ucx-devices", TEXT), ROW(opts, ucx_lanes, "ucx-lanes", U32), \
+        ROW(opts, ucx_silence_ms, "ucx-silence-ms", U32),                                    \
+        ROW(opts, ucx_allow_tcp, "ucx-allow-tcp", U8)
 
 typedef heft_coordinator_opts_t coordinator_t;
 static const row_t coordinator_rows[] = {

@@ -98,7 +98,7 @@ static heft_status_t check_arguments(const heft_subscriber_opts_t *opts,
 }
 
 static heft_status_t create_member(heft_subscriber_t *sub, const heft_subscriber_opts_t *opts,
-                                   const char *transport, heft_error_t *err)
+                                   heft_error_t *err)
 {
     heft__member_config_t config = { .access = { .url = opts->url,
                                                  .token_file = opts->token_file,
@@ -110,8 +110,8 @@ static heft_status_t create_member(heft_subscriber_t *sub, const heft_subscriber
                                      .replica = opts->replica,
                                      .rank = opts->rank,
                                      .deadline_ms = opts->deadline_ms,
-                                     .n_transports = 1,
-                                     .transports = &transport,
+                                     .n_transports = sub->offer.n,
+                                     .transports = sub->offer.names,
                                      .refresh = refresh,
                                      .refresh_arg = sub };
     return heft__member_create(&config, &sub->member, err);
@@ -127,7 +127,7 @@ heft_status_t heft__subscriber_create_window(heft_subscriber_t *sub, const heft_
                                      .on_change = on_window_change,
                                      .on_change_arg = sub };
     heft__member_get_incarnation_bytes(sub->member, params.incarnation);
-    return heft__window_create(sub->transport, &params, &sub->window, err);
+    return heft__window_create(sub->offer.window, &params, &sub->window, err);
 }
 
 static heft_status_t set_manifest(heft_subscriber_t *sub, heft_error_t *err)
@@ -187,7 +187,7 @@ static heft_status_t build(heft_subscriber_t *sub, const heft_subscriber_opts_t 
 {
     heft_status_t status = heft__subscriber_build_alone(sub, err);
     if (status == HEFT_OK) {
-        status = create_member(sub, opts, sub->transport->ops->name, err);
+        status = create_member(sub, opts, err);
     }
     if (status == HEFT_OK) {
         status = set_manifest(sub, err);
@@ -239,8 +239,16 @@ static heft_status_t create_loaded(heft__transport_t *transport, const heft_subs
     sub->destination = *destination;
     sub->manifest = destination->manifest;
     sub->n_params = heft_manifest_get_n_tensors(destination->manifest);
-    sub->transport = transport;
-    heft_status_t status = build(sub, opts, err);
+    const heft__offer_opts_t wanted = HEFT__OFFER_OPTS(opts);
+    heft_status_t status = HEFT_OK;
+    if (transport != NULL) {
+        heft__offer_init_over(&transport, 1, &sub->offer);
+    } else {
+        status = heft__offer_init(&wanted, &sub->offer, err);
+    }
+    if (status == HEFT_OK) {
+        status = build(sub, opts, err);
+    }
     if (status != HEFT_OK) {
         heft_subscriber_destroy(sub);
         return status;
@@ -260,6 +268,10 @@ heft_status_t heft__subscriber_create_over(heft__transport_t *transport,
     heft_status_t status = heft__opts_load(opts, &loaded, sizeof loaded, "subscriber options", err);
     if (status == HEFT_OK) {
         status = heft__opts_check_reserved(loaded.reserved, sizeof loaded.reserved,
+                                           "subscriber options", err);
+    }
+    if (status == HEFT_OK) {
+        status = heft__opts_check_reserved(loaded.reserved_more, sizeof loaded.reserved_more,
                                            "subscriber options", err);
     }
     if (status == HEFT_OK) {
@@ -290,8 +302,7 @@ heft_status_t heft_subscriber_create(const heft_subscriber_opts_t *opts,
     const heft__destination_t destination = {
         .recipe = recipe, .bindings = bindings, .manifest = manifest, .pointers = params
     };
-    return heft__subscriber_create_over(heft__transport_get_shm(), opts, &destination,
-                                        subscriber_out, err);
+    return heft__subscriber_create_over(NULL, opts, &destination, subscriber_out, err);
 }
 
 heft_status_t heft_subscriber_create_contract(const heft_subscriber_opts_t *opts,
@@ -307,9 +318,9 @@ heft_status_t heft_subscriber_create_contract(const heft_subscriber_opts_t *opts
         status = heft__destination_from_contract(contract, manifest, params, loaded.rank,
                                                  &destination, err);
     }
-    return status == HEFT_OK ? heft__subscriber_create_over(heft__transport_get_shm(), opts,
-                                                            &destination, subscriber_out, err)
-                             : status;
+    return status == HEFT_OK
+               ? heft__subscriber_create_over(NULL, opts, &destination, subscriber_out, err)
+               : status;
 }
 
 void heft_subscriber_destroy(heft_subscriber_t *sub)
@@ -323,6 +334,7 @@ void heft_subscriber_destroy(heft_subscriber_t *sub)
     heft__member_stop(sub->member);    /* refresh looks at the window */
     heft__window_destroy(sub->window); /* on_change wakes the member */
     heft__packing_fini(&sub->packing);
+    heft__offer_fini(&sub->offer);
     heft__member_destroy(sub->member);
     heft__subscriber_fini_alone(sub);
     (void)pthread_cond_destroy(&sub->arrived_part);

@@ -172,9 +172,15 @@ static heft_status_t feed_one(heft__feed_t *feed, const target_t *target, heft_e
     heft__attach_params_t params = { .bytes = sub->work.layout.bytes,
                                      .deadline_mono_ns = feed->deadline_mono_ns };
     heft__remote_t *remote = NULL;
+    heft__transport_t *transport = NULL;
+    char *chosen = NULL;
     heft__member_get_incarnation_bytes(sub->member, params.incarnation);
-    heft_status_t status =
-        heft__remote_attach(sub->transport, target->endpoint, &params, &remote, err);
+    heft_status_t status = heft__endpoint_choose(target->endpoint, sub->offer.transports,
+                                                 sub->offer.n, &transport, &chosen, err);
+    if (status == HEFT_OK) {
+        status = heft__remote_attach(transport, chosen, &params, &remote, err);
+    }
+    heft__free(chosen);
     if (status == HEFT_OK) {
         status = send_to(feed, remote, err);
         heft__remote_close(remote); /* after an unknown put this is what ends it */

@@ -10,6 +10,7 @@
 #include "sync/inputs.h"
 #include "sync/mapping.h"
 #include "sync/member.h"
+#include "sync/offer.h"
 #include "sync/home.h"
 #include "sync/sources.h"
 #include "sync/staging.h"
@@ -65,7 +66,7 @@ struct heft_subscriber {
     heft__home_t *homes; /* live memory, as it was at create */
     heft__member_t *member;
     heft__window_t *window;
-    heft__transport_t *transport;
+    heft__offer_t offer;
 
     /* The caller's thread alone. */
     heft__work_t work;
@@ -97,7 +98,8 @@ struct heft_subscriber {
     pthread_cond_t arrived_part;
 };
 
-/* heft_subscriber_create and heft_subscriber_create_contract over another transport. */
+/* heft_subscriber_create and heft_subscriber_create_contract over another transport; NULL: those of
+ * the options. */
 HEFT_MUST_CHECK heft_status_t heft__subscriber_create_over(heft__transport_t *transport,
                                                            const heft_subscriber_opts_t *opts,
                                                            const heft__destination_t *destination,

@@ -38,7 +38,7 @@ class Help(Case):
         self.assertIn("Commands:", result.stderr)
 
     def test_version(self):
-        self.assertRegex(self.heft("version").stdout, r"^heft \d+\.\d+\.\d+\n$")
+        self.assertRegex(self.heft("version").stdout, r"^heft \d+\.\d+\.\d+\ntransports: shm[,;] ucx .*\n$")
         self.assertEqual(self.heft("--version").stdout, self.heft("version").stdout)
         self.assertRegex(self.json("version")["version"], r"^\d+\.\d+\.\d+$")
 

@@ -14,3 +14,12 @@ heft_add_test(test_loader SOURCES e2e/test_loader.c e2e/deliver_pair.c LABELS "s
 heft_add_test(test_chunk_orders SOURCES e2e/test_chunk_orders.c e2e/deliver_pair.c LABELS "sync;e2e")
 # The oracle goes element by element over tens of megabytes: worth optimising in every build.
 set_source_files_properties(e2e/fleet_model.c PROPERTIES COMPILE_OPTIONS -O2)
+
+# The same promises by ucx: over tcp on loopback, between threads of one process.
+if(HEFT_HAS_UCX)
+  foreach(name test_push test_in_place)
+    add_test(NAME ${name}_ucx COMMAND ${name} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}/tests")
+    set_tests_properties(${name}_ucx PROPERTIES TIMEOUT 240 LABELS "sync;e2e" SKIP_RETURN_CODE 77
+      ENVIRONMENT "HEFT_TEST_TRANSPORT=ucx;HEFT_TRANSPORT=ucx;HEFT_UCX_ALLOW_TCP=1;UCX_TLS=tcp;UCX_NET_DEVICES=lo")
+  endforeach()
+endif()

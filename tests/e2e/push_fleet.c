@@ -230,10 +230,7 @@ static void create_publisher(pf_source_t *source, uint32_t n_ranks)
     opts.deadline_ms = fleet->opts.deadline_ms;
     opts.rank = source->rank;
     opts.n_ranks = n_ranks;
-    heft__transport_t *const transport[1] = { fleet->loop != NULL
-                                                  ? heft__loop_get_transport(fleet->loop)
-                                                  : heft__transport_get_shm() };
-    EXPECT_STATUS(heft__publisher_create_over(transport, 1, &opts, source->manifest,
+    EXPECT_STATUS(heft__publisher_create_over(&fleet->transport, 1, &opts, source->manifest,
                                               (const void *const *)source->data, &source->pub,
                                               &err),
                   HEFT_OK);
@@ -340,8 +337,7 @@ pf_engine_t *pf_add_engine(pf_fleet_t *fleet, uint32_t replica, uint32_t rank)
     opts.in_place = fleet->in_place >> replica & 1;
     opts.buffer_bytes = opts.in_place;
     opts.n_threads = n_threads_of(&fleet->opts);
-    heft__transport_t *transport =
-        fleet->loop != NULL ? heft__loop_get_transport(fleet->loop) : heft__transport_get_shm();
+    heft__transport_t *transport = fleet->transport;
     const heft__destination_t destination = { .recipe = fleet->model.recipe,
                                               .bindings = fleet->model.bindings,
                                               .manifest = e->params.manifest,
@@ -396,6 +392,20 @@ void pf_restart_coordinator(pf_fleet_t *fleet)
     start_coordinator(fleet, &fleet->opts, port);
 }
 
+/* HEFT_TEST_TRANSPORT=ucx: the same promises between hosts, by tcp on this one. */
+static void choose_transport(pf_fleet_t *fleet)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    const char *wanted = getenv("HEFT_TEST_TRANSPORT");
+    const heft__ucx_opts_t opts = { .allow_tcp = true };
+    fleet->transport =
+        fleet->loop != NULL ? heft__loop_get_transport(fleet->loop) : heft__transport_get_shm();
+    if (fleet->loop == NULL && wanted != NULL && strcmp(wanted, "ucx") == 0) {
+        EXPECT_STATUS(heft__ucx_acquire(&opts, &fleet->ucx, &err), HEFT_OK);
+        fleet->transport = heft__ucx_get_transport(fleet->ucx);
+    }
+}
+
 /* One source with everything. */
 static void create_whole(pf_fleet_t *fleet, const pf_opts_t *opts)
 {
@@ -404,10 +414,7 @@ static void create_whole(pf_fleet_t *fleet, const pf_opts_t *opts)
     p.url = heft_coordinator_get_url(fleet->coordinator);
     p.n_threads = n_threads_of(opts);
     p.deadline_ms = opts->deadline_ms;
-    heft__transport_t *const transport[1] = { opts->loop != NULL
-                                                  ? heft__loop_get_transport(opts->loop)
-                                                  : heft__transport_get_shm() };
-    EXPECT_STATUS(heft__publisher_create_over(transport, 1, &p, fleet->source.manifest,
+    EXPECT_STATUS(heft__publisher_create_over(&fleet->transport, 1, &p, fleet->source.manifest,
                                               (const void *const *)fleet->source.data, &fleet->pub,
                                               &err),
                   HEFT_OK);
@@ -421,6 +428,7 @@ void pf_start(pf_fleet_t *fleet, const pf_opts_t *opts)
         fm_model_add_twin(&fleet->model);
     }
     start_coordinator(fleet, opts, 0);
+    choose_transport(fleet);
     fm_source_init(&fleet->model, &fleet->source);
     if (opts->n_sources == 0) {
         create_whole(fleet, opts);
@@ -447,6 +455,7 @@ void pf_stop(pf_fleet_t *fleet)
     for (uint32_t i = 0; i < fleet->n_engines; i++) {
         stop_engine(&fleet->engines[i]);
     }
+    heft__ucx_release(fleet->ucx);
     heft_coordinator_stop(fleet->coordinator);
     fm_side_fini(&fleet->source);
     fm_model_fini(&fleet->model);

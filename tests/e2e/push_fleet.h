@@ -99,11 +99,13 @@ typedef struct pf_opts {
 typedef struct pf_fleet {
     fm_model_t model;
     heft_coordinator_t *coordinator;
-    heft__loop_t *loop;    /* NULL: shm */
+    heft__loop_t *loop;    /* NULL: shm, or what HEFT_TEST_TRANSPORT says */
     fm_side_t source;      /* whole */
     heft_publisher_t *pub; /* of rank 0 */
     pf_source_t sources[PF_MAX_SOURCES];
     uint32_t n_sources; /* 0: fleet.source is pushed as it is */
+    heft__transport_t *transport;
+    heft__ucx_t *ucx; /* NULL: not used */
     pf_engine_t engines[PF_MAX_ENGINES];
     uint32_t n_engines;
     uint32_t in_place;
