@@ -73,7 +73,8 @@ class SharedMemory(HostSchedules):
     SIZES = {"hidden": 64, "inner": 128, "layers": 1}
 
     def test_is_refused_between_hosts_by_name(self):
-        fleet = HostFleet(self, random.Random(0), self.models, {"source": "trainer", "rank": "node"})
+        placement = {"source": "trainer", "rank": "node"}
+        fleet = HostFleet(self, random.Random(0), self.models, placement, ["HEFT_TRANSPORT=shm"])
         result = fleet.push(1)
         self.assertEqual(result.returncode, 5, result)
         error = json.loads(result.stdout)["error"]

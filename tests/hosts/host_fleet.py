@@ -63,7 +63,7 @@ class HostFleet(Fleet):
     RECIPE, TP = RECIPE, TP
     limits = tuple("5000" if before == "--contact-ms" else value for before, value in zip(("", *LIMITS), LIMITS))
 
-    def __init__(self, case, rng, models, placement):
+    def __init__(self, case, rng, models, placement, settings=(), prepare=lambda hosts: None):
         self.keys = case.dir / "keys"
         self.keys.mkdir()
         write_keys(self.keys)
@@ -71,7 +71,8 @@ class HostFleet(Fleet):
         case.addCleanup(self.network.end)
         self.placement = placement
         self.hosts = {name: self.network.host(name) for name in (COORDINATOR, "operator", *sorted(set(placement.values())))}
-        self.environment = [f"HEFT_TOKEN_FILE={self.keys / 'token'}", f"HEFT_CA_FILE={self.keys / 'cert.pem'}"]
+        self.environment = [f"HEFT_TOKEN_FILE={self.keys / 'token'}", f"HEFT_CA_FILE={self.keys / 'cert.pem'}", *settings]
+        prepare(self.hosts)
         super().__init__(case, rng, models)
 
     def host_of(self, role):

@@ -1,7 +1,11 @@
 # Several hosts on this machine, of namespaces: they need root or user namespaces, and say so where there are none.
 find_package(Python3 COMPONENTS Interpreter)
 if(Python3_Interpreter_FOUND AND TARGET heft_cli)
-  foreach(name host_network host_control)
+  set(names host_network host_control)
+  if(HEFT_HAS_UCX)
+    list(APPEND names host_ucx)
+  endif()
+  foreach(name ${names})
     add_test(NAME ${name} COMMAND ${Python3_EXECUTABLE} "${CMAKE_CURRENT_LIST_DIR}/${name}.py" -v)
     set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS hosts SKIP_RETURN_CODE 77
       ENVIRONMENT "HEFT_BIN=$<TARGET_FILE:heft_cli>;HEFT_RECIPES=${PROJECT_SOURCE_DIR}/recipes;PYTHONDONTWRITEBYTECODE=1")

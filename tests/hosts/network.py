@@ -121,6 +121,19 @@ class Host(Namespaces):
         self.address = address
         self.network.write_names()
 
+    def second_cable(self):
+        """Another network beside the first: eth1, with an address and a switch of its own."""
+        port = f"{self.port}b"
+        if "br1" not in self.network.switch.net("ip", "-o", "link", "show"):
+            self.network.switch.net("ip", "link", "add", "br1", "type", "bridge", "forward_delay", "0")
+            self.network.switch.net("ip", "link", "set", "br1", "up")
+        self.network.switch.net("ip", "link", "add", port, "type", "veth", "peer", "name", "eth1", "netns", self.pid)
+        self.network.switch.net("ip", "link", "set", port, "master", "br1", "up")
+        self.net("ip", "link", "set", "eth1", "up")
+        self.net("ip", "address", "add", f"198.18.1.{self.port[1:]}/24", "dev", "eth1")
+        # who looks for devices there finds those of this host, no longer those of the machine
+        command((*self.prefix(), "mount", "-t", "sysfs", "sysfs", "/sys"))
+
     def prefix(self):
         """In front of a command that is to run on this host."""
         return ("nsenter", "--target", str(self.pid), "--net", "--mount", "--ipc", "--uts", "--pid", "--")
