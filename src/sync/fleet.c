@@ -252,6 +252,12 @@ static heft_status_t attach_links(heft__fleet_t *fleet, heft__fleet_t *old,
         }
         heft_error_t why = HEFT_ERROR_INIT;
         heft_status_t status = attach_link(fleet, link, deadline_mono_ns, &why);
+        if (status == HEFT_ERR_CANCELED) { /* no finding: the round has failed for another reason */
+            if (err != NULL) {
+                *err = why;
+            }
+            return status;
+        }
         if (status != HEFT_OK) {
             ADD_PROBLEM(problems, HEFT__PROBLEM_TRANSPORT, "%s: %s", link->id, why.message);
             if (first == HEFT_OK) {
@@ -321,7 +327,7 @@ heft_status_t heft__fleet_set(heft__fleet_t *fleet, const char *sources, const h
     clear(&old);
     if (status == HEFT_OK) {
         memcpy(fleet->key, key, sizeof fleet->key);
-    } else if (heft__problems_total(problems) == 0 && err != NULL) {
+    } else if (status != HEFT_ERR_CANCELED && heft__problems_total(problems) == 0 && err != NULL) {
         ADD_PROBLEM(problems, HEFT__PROBLEM_MEMBER, "%s", err->message);
     }
     return status;

@@ -283,11 +283,27 @@ class Rounds(Case):
         self.assertIn("1 of 2 destinations after 1 s: there are destination.heft.0.1", result.stderr)
         self.assertEqual(process.stop(), 0)
 
-    def test_a_rank_that_dies_after_its_flip_is_waited_for_with_a_word(self):
+    def test_a_rank_that_stops_is_named_and_not_waited_for_twice(self):
+        """Once it has been missed for the contact time, nothing waits for it: no attach, no abort."""
         ranks = [self.serve(rank) for rank in range(TP)]
         self.assertEqual(self.push(1)["state"], "committed")
         ranks[1].child.send_signal(signal.SIGSTOP)
         result = run("push", self.model, "--url", self.url, "--version", "2")
+        self.assertEqual(result.returncode, 5)
+        self.assertIn("destination.heft.0.1: no contact for 5 s", result.stderr)
+        self.assertNotIn("waiting for", result.stderr)
+        ranks[1].child.send_signal(signal.SIGCONT)
+        for process in ranks:
+            self.assertEqual(process.stop(), 0)
+
+    def test_a_rank_that_stops_while_a_round_fails_is_waited_for_with_a_word(self):
+        """The source refuses at once; the abort of the rank is not confirmed before its contact time is over."""
+        ranks = [self.serve(rank) for rank in range(TP)]
+        self.assertEqual(self.push(1)["state"], "committed")
+        wide = self.dir / "wide"
+        write_dense_model(wide, inner=24)
+        ranks[1].child.send_signal(signal.SIGSTOP)
+        result = run("push", wide, "--url", self.url, "--version", "2")
         self.assertEqual(result.returncode, 5)
         waits = [int(seconds) for seconds in re.findall(
             r"round \S+ is aborted: waiting for abort of destination.heft.0.1(?: and others)?; "
