@@ -11,6 +11,7 @@
 #include "heft/drift.h"
 #include "heft/model.h"
 #include "heft/tape.h"
+#include "base/base.h"
 #include "tensor/tensor.h"
 
 /* Bytes of the UTF-8 character (no overlong form, no surrogate) at p, of which `left` bytes may be
@@ -29,6 +30,8 @@ heft_status_t heft__error_in_tensor(heft_error_t *err, const heft_error_t *cause
 
 /* Manifest internals that the reader and the writer use. */
 bool heft__manifest_is_finished(const heft_manifest_t *manifest);
+/* What the bytes of its tensors mean: names, dtypes, shapes, layouts, and which boxes they are. */
+void heft__manifest_hash_meaning(const heft_manifest_t *manifest, heft__sha256_t *h);
 /* Made from the headers of a checkpoint: what it does not say of layouts means nothing. */
 bool heft__manifest_is_of_files(const heft_manifest_t *manifest);
 void heft__manifest_set_of_files(heft_manifest_t *manifest);

@@ -328,22 +328,43 @@ static void hash_sections(const heft_manifest_t *manifest, heft__sha256_t *h)
     }
 }
 
+static void hash_tensors(const heft_manifest_t *manifest, heft__sha256_t *h)
+{
+    heft__sha256_update_u64(h, manifest->n_tensors);
+    for (size_t i = 0; i < manifest->n_tensors; i++) {
+        const heft_tensor_info_t *t = &manifest->tensors[i];
+        heft__sha256_update_text(h, t->name);
+        heft__sha256_update_u64(h, (uint64_t)t->dtype);
+        heft__sha256_update_u64(h, (uint64_t)t->shape.rank);
+        for (int k = 0; k < t->shape.rank; k++) {
+            heft__sha256_update_u64(h, (uint64_t)t->shape.extent[k]);
+        }
+    }
+}
+
+void heft__manifest_hash_meaning(const heft_manifest_t *manifest, heft__sha256_t *h)
+{
+    hash_tensors(manifest, h);
+    for (size_t i = 0; i < manifest->n_tensor_attrs; i++) {
+        const heft__tensor_attr_t *attr = &manifest->tensor_attrs[i];
+        if (strcmp(attr->key, "native") != 0) { /* another form of the name */
+            heft__sha256_update_text(h, attr->tensor);
+            heft__sha256_update_text(h, attr->key);
+            heft__sha256_update_text(h, attr->value);
+        }
+    }
+    if (manifest->n_parts > 0) {
+        hash_parts(manifest, h);
+    }
+}
+
 static void compute_digest(heft_manifest_t *manifest)
 {
     heft__sha256_t h;
     heft__sha256_init(&h);
     heft__sha256_update_text(&h, "heft-manifest-1");
     heft__sha256_update_text(&h, manifest->side);
-    heft__sha256_update_u64(&h, manifest->n_tensors);
-    for (size_t i = 0; i < manifest->n_tensors; i++) {
-        const heft_tensor_info_t *t = &manifest->tensors[i];
-        heft__sha256_update_text(&h, t->name);
-        heft__sha256_update_u64(&h, (uint64_t)t->dtype);
-        heft__sha256_update_u64(&h, (uint64_t)t->shape.rank);
-        for (int k = 0; k < t->shape.rank; k++) {
-            heft__sha256_update_u64(&h, (uint64_t)t->shape.extent[k]);
-        }
-    }
+    hash_tensors(manifest, &h);
     heft__sha256_update_u64(&h, manifest->n_attrs);
     for (size_t i = 0; i < manifest->n_attrs; i++) {
         heft__sha256_update_text(&h, manifest->attrs[i].key);

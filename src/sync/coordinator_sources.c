@@ -77,17 +77,16 @@ static void add_problem(side_t *side, const char *text, size_t n)
 }
 
 /* Sources are told apart by replica and rank alone: those of another job are of another model. */
-static void check_numbers(side_t *side)
+static void check_jobs(side_t *side)
 {
+    const heft__entry_t *first = side->c->entries[side->slots[0]];
     for (uint32_t i = 1; i < side->n; i++) {
-        const heft__entry_t *a = side->c->entries[side->slots[i - 1]];
-        const heft__entry_t *b = side->c->entries[side->slots[i]];
-        if (a->identity.replica == b->identity.replica && a->identity.rank == b->identity.rank) {
+        const heft__entry_t *other = side->c->entries[side->slots[i]];
+        if (strcmp(first->identity.job, other->identity.job) != 0) {
             (void)!heft__problems_add(
                 &side->c->entries[side->slots[0]]->problems, HEFT__PROBLEM_SIDE, NULL,
-                "%s and %s are both replica %u, rank %u of the sources: a "
-                "fleet has the sources of one job",
-                a->id, b->id, (unsigned)a->identity.replica, (unsigned)a->identity.rank);
+                "%s and %s are of two jobs: a fleet has the sources of one job", first->id,
+                other->id);
         }
     }
 }
@@ -184,7 +183,7 @@ static heft_status_t check(side_t *side)
     for (uint32_t i = 0; i < side->n; i++) {
         heft__problems_fini(&side->c->entries[side->slots[i]]->problems);
     }
-    check_numbers(side);
+    check_jobs(side);
     if (heft__problems_total(&side->c->entries[side->slots[0]]->problems) > 0) {
         return HEFT_OK;
     }

@@ -70,36 +70,57 @@ static void make_key(const char *sources, const heft__peer_t *peers, uint32_t n_
 
 /* ---- sources ---- */
 
-/* "1, 3": ranks of replica 0 below the number of sources that there should be. */
-static void list_missing(const heft__fleet_t *fleet, char *text, size_t size)
+/* Whether source i is one of the ranks that a trainer without replicas has. */
+static bool is_plain(const heft__fleet_t *fleet, uint32_t i)
+{
+    const heft__source_t *source = &fleet->sources.sources[i];
+    return source->replica == 0 && source->rank < fleet->n_expected;
+}
+
+/* "rank 1, 3 missing"; or, where that cannot be told from the numbers, who is there. */
+static void list_ranks(const heft__fleet_t *fleet, char *text, size_t size)
 {
     enum { MAX_SHOWN = 8 };
-    uint32_t n = 0;
-    size_t len = 0;
-    text[0] = '\0';
-    for (uint32_t r = 0; r < fleet->n_expected && len < size; r++) {
-        if (heft__sources_find(&fleet->sources, 0, r) == UINT32_MAX && n++ < MAX_SHOWN) {
-            len += (size_t)snprintf(text + len, size - len, n > 1 ? ", %u" : "%u", r);
+    bool is_plainly = fleet->sources.n < fleet->n_expected;
+    for (uint32_t i = 0; i < fleet->sources.n; i++) {
+        is_plainly = is_plainly && is_plain(fleet, i);
+    }
+    const uint32_t end = is_plainly ? fleet->n_expected : fleet->sources.n;
+    size_t len = (size_t)snprintf(text, size, is_plainly ? "rank" : "there are");
+    for (uint32_t i = 0, n = 0; i < end && n <= MAX_SHOWN && len < size; i++) {
+        const char *comma = n > 0 ? "," : "";
+        if (is_plainly && heft__sources_find(&fleet->sources, 0, i) != UINT32_MAX) {
+            continue;
+        }
+        if (n++ == MAX_SHOWN) {
+            len += (size_t)snprintf(text + len, size - len, ", ...");
+        } else if (is_plainly) {
+            len += (size_t)snprintf(text + len, size - len, "%s %u", comma, i);
+        } else {
+            char label[HEFT__SOURCE_LABEL_SIZE];
+            heft__source_label(&fleet->sources, i, label);
+            len += (size_t)snprintf(text + len, size - len, "%s %s", comma, label);
         }
     }
-    if (n > MAX_SHOWN && len < size) {
-        (void)snprintf(text + len, size - len, ", ...");
+    if (is_plainly && len < size) {
+        (void)snprintf(text + len, size - len, " missing");
     }
 }
 
-/* The trainer has said how many ranks it has: a round without one would be incomplete at best. */
+/* The trainer has said how many ranks it has: a round without one would be incomplete at best, and
+ * one that it does not know would never push. */
 static heft_status_t check_count(const heft__fleet_t *fleet, heft__problems_t *problems,
                                  heft_error_t *err)
 {
-    char missing[100];
-    if (fleet->sources.n >= fleet->n_expected) {
+    char ranks[240];
+    if (fleet->n_expected == 0 || fleet->sources.n == fleet->n_expected) {
         return HEFT_OK;
     }
-    list_missing(fleet, missing, sizeof missing);
-    ADD_PROBLEM(problems, HEFT__PROBLEM_SIDE, "%u of %u source ranks take part: rank %s missing",
-                fleet->sources.n, fleet->n_expected, missing);
-    return heft__error_set(err, HEFT_ERR_PROOF, "%u of %u source ranks take part: rank %s missing",
-                           fleet->sources.n, fleet->n_expected, missing);
+    list_ranks(fleet, ranks, sizeof ranks);
+    ADD_PROBLEM(problems, HEFT__PROBLEM_SIDE, "%u of %u source ranks take part: %s",
+                fleet->sources.n, fleet->n_expected, ranks);
+    return heft__error_set(err, HEFT_ERR_PROOF, "%u of %u source ranks take part: %s",
+                           fleet->sources.n, fleet->n_expected, ranks);
 }
 
 static heft_status_t take_sources(heft__fleet_t *fleet, const char *digest,

@@ -66,7 +66,8 @@ bool heft__publisher_await_push(heft_publisher_t *pub, const heft__order_t *orde
         (void)pthread_mutex_lock(&pub->lock);
         bool is_on = is_on_locked(pub, order);
         bool is_over = pub->stop || is_given_up_locked(pub, order->round) ||
-                       (!is_on && pub->abandoned == order->version);
+                       (!is_on && (pub->abandoned == order->version ||
+                                   pub->push_version > order->version)); /* versions only grow */
         (void)pthread_mutex_unlock(&pub->lock);
         if (is_on || is_over) {
             return is_on && !is_over;

@@ -8,8 +8,11 @@
  */
 #include "sync/publisher_private.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
+
+#include "format/format.h"
 
 static const int64_t check_ns =
     1000000; /* look at receivers and orders at most every millisecond */
@@ -123,8 +126,15 @@ static heft_status_t enter(heft_publisher_t *pub, const heft__order_t *order, he
     if (heft__publisher_enter(pub, order)) {
         return HEFT_OK;
     }
-    return heft__error_set(err, HEFT_ERR_STATE, "no push of version %lld is in progress here",
-                           (long long)order->version);
+    char other[48] = "";
+    (void)pthread_mutex_lock(&pub->lock);
+    const int64_t version = pub->push_version;
+    (void)pthread_mutex_unlock(&pub->lock);
+    if (version != 0 && version != order->version) {
+        (void)snprintf(other, sizeof other, ", but one of version %lld", (long long)version);
+    }
+    return heft__error_set(err, HEFT_ERR_STATE, "no push of version %lld is in progress here%s",
+                           (long long)order->version, other);
 }
 
 static void do_prepare(heft_publisher_t *pub, const heft__order_t *order)
@@ -145,6 +155,7 @@ static void do_prepare(heft_publisher_t *pub, const heft__order_t *order)
     heft__sha256_t sha;
     uint8_t digest[32];
     heft__sha256_init(&sha);
+    heft__manifest_hash_meaning(pub->manifest, &sha); /* equal bytes elsewhere are another model */
     for (uint32_t i = 0; i < pub->n_tensors; i++) {
         heft__sha256_update_u64(&sha, pub->digests[i]);
     }

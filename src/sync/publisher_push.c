@@ -248,13 +248,14 @@ static double deadline_s(const heft_publisher_t *pub)
 }
 
 /* Members of the status that are sources of this job and in contact: how many, and which ranks of
- * replica 0 below `most` are among them. */
+ * replica 0 below `most` are among them. *plain_out: these are all of them. */
 static uint32_t count_ranks(const heft_publisher_t *pub, const json_t *status, bool *there,
-                            uint32_t most)
+                            uint32_t most, bool *plain_out)
 {
     char prefix[HEFT__JOB_SIZE + 16];
     const json_t *members = json_object_get(status, "members");
     uint32_t n = 0;
+    *plain_out = true;
     (void)snprintf(prefix, sizeof prefix, "source.%s.", pub->job);
     for (size_t i = 0; i < json_array_size(members); i++) {
         const json_t *m = json_array_get(members, i);
@@ -270,24 +271,28 @@ static uint32_t count_ranks(const heft_publisher_t *pub, const json_t *status, b
         n++;
         if (replica == 0 && rank < most) {
             there[rank] = true;
+        } else {
+            *plain_out = false;
         }
     }
     return n;
 }
 
-static void list_missing(const bool *there, uint32_t n_ranks, char *text, size_t size)
+/* ": rank 1, 3 missing"; nothing where numbers do not tell: replicas number their ranks alike. */
+static void list_missing(const bool *there, uint32_t n_ranks, bool is_plain, char *text,
+                         size_t size)
 {
     enum { MAX_SHOWN = 8 };
     uint32_t n = 0;
     size_t len = 0;
     text[0] = '\0';
-    for (uint32_t r = 0; r < n_ranks && len < size; r++) {
+    for (uint32_t r = 0; is_plain && r < n_ranks && len < size; r++) {
         if (!there[r] && n++ < MAX_SHOWN) {
-            len += (size_t)snprintf(text + len, size - len, n > 1 ? ", %u" : "%u", r);
+            len += (size_t)snprintf(text + len, size - len, n > 1 ? ", %u" : ": rank %u", r);
         }
     }
-    if (n > MAX_SHOWN && len < size) {
-        (void)snprintf(text + len, size - len, ", ...");
+    if (n > 0 && len < size) {
+        (void)snprintf(text + len, size - len, n > MAX_SHOWN ? ", ... missing" : " missing");
     }
 }
 
@@ -323,17 +328,17 @@ static heft_status_t await_ranks(heft_publisher_t *pub, heft__http_t *http, heft
     heft_status_t status = HEFT_OK;
     while (status == HEFT_OK && n < pub->n_ranks) {
         json_t *said = NULL;
+        bool is_plain = true;
         memset(there, 0, pub->n_ranks * sizeof *there);
         status = get_status(pub, http, &said, err);
-        n = status == HEFT_OK ? count_ranks(pub, said, there, pub->n_ranks) : 0;
+        n = status == HEFT_OK ? count_ranks(pub, said, there, pub->n_ranks, &is_plain) : 0;
         json_decref(said);
         if (status == HEFT_OK && n < pub->n_ranks && heft__clock_mono_ns() >= deadline) {
-            char missing[100];
-            list_missing(there, pub->n_ranks, missing, sizeof missing);
+            char missing[120];
+            list_missing(there, pub->n_ranks, is_plain, missing, sizeof missing);
             status = heft__error_set(err, HEFT_ERR_TIMEOUT,
-                                     "%u of %u source ranks of job %s are there after %g s: rank "
-                                     "%s missing",
-                                     n, pub->n_ranks, pub->job, deadline_s(pub), missing);
+                                     "%u of %u source ranks of job %s are there after %g s%s", n,
+                                     pub->n_ranks, pub->job, deadline_s(pub), missing);
         } else if (n < pub->n_ranks) {
             rest();
         }

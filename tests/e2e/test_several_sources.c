@@ -428,6 +428,116 @@ static void another_sharding_takes_over(void **state)
     pf_stop(&fleet);
 }
 
+/* Everything that both ranks have, as before; but each says that it is the other half. */
+static bool hold_swapped(uint32_t rank, uint32_t n_ranks, uint32_t tensor, pf_box_t *box)
+{
+    return pf_hold_rows(n_ranks - 1 - rank, n_ranks, tensor, box);
+}
+
+static void push_as_they_are(pf_fleet_t *fleet, int64_t version)
+{
+    for (uint32_t r = 0; r < fleet->n_sources; r++) {
+        pf_start_push(&fleet->sources[r], version);
+    }
+    for (uint32_t r = 0; r < fleet->n_sources; r++) {
+        pf_join_push(&fleet->sources[r]);
+    }
+}
+
+/* A trainer that had its ranks the wrong way round, and says so again under the same version: not
+ * "live already". */
+static void equal_bytes_in_other_places_are_not_the_same_version(void **state)
+{
+    (void)state;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    const pf_opts_t opts = {
+        .width = 32, .n_replicas = 1, .no_feed = true, .n_sources = 2, .hold = pf_hold_rows
+    };
+    pf_start(&fleet, &opts);
+    push_ok(&fleet, 1, &result);
+    uint8_t *kept[2][FM_SOURCES];
+    fleet.opts.hold = hold_swapped;
+    for (uint32_t r = 0; r < 2; r++) {
+        pf_source_t *source = &fleet.sources[r];
+        const uint32_t n = source->n;
+        memcpy(kept[r], source->data, n * sizeof kept[r][0]);
+        memset(source->data, 0, n * sizeof source->data[0]); /* they are not its to free */
+        pf_remove_source(source);
+        pf_add_source(&fleet, r);
+        assert_int_equal(source->n, n);
+        for (uint32_t i = 0; i < n; i++) {
+            const pf_box_t *box = &source->boxes[i];
+            memcpy(source->data[i], kept[r][i],
+                   (size_t)((box->end[0] - box->begin[0]) * (box->end[1] - box->begin[1]) * 2));
+            free(kept[r][i]);
+        }
+    }
+    push_as_they_are(&fleet, 1);
+    for (uint32_t r = 0; r < 2; r++) {
+        assert_int_equal(fleet.sources[r].status, HEFT_ERR_VERSION);
+        assert_non_null(strstr(fleet.sources[r].err.message, "version_conflict"));
+    }
+    pf_expect_version(&fleet, 1);
+    push_ok(&fleet, 2, &result);
+    pf_stop(&fleet);
+}
+
+/* One rank is a step ahead: said at once, and once the others have caught up all is well. */
+static void a_rank_that_pushes_another_version_is_named(void **state)
+{
+    (void)state;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    const pf_opts_t opts = {
+        .width = 32, .n_replicas = 1, .no_feed = true, .n_sources = 2, .hold = pf_hold_rows
+    };
+    pf_start(&fleet, &opts);
+    push_ok(&fleet, 1, &result);
+    fm_source_fill(&fleet.model, &fleet.source, 6);
+    for (uint32_t r = 0; r < 2; r++) {
+        pf_cut_source(&fleet.sources[r]);
+    }
+    pf_start_push(&fleet.sources[1], 6);
+    pf_start_push(&fleet.sources[0], 5);
+    pf_join_push(&fleet.sources[0]);
+    assert_int_equal(fleet.sources[0].status, HEFT_ERR_STATE);
+    const char *said = fleet.sources[0].err.message;
+    if (strstr(said, "source.heft.0.1: no push of version 5 is in progress here, but one of "
+                     "version 6") == NULL) {
+        fail_msg("%s", said);
+    }
+    pf_expect_version(&fleet, 1);
+    pf_start_push(&fleet.sources[0], 6);
+    for (uint32_t r = 0; r < 2; r++) {
+        pf_join_push(&fleet.sources[r]);
+        assert_int_equal(fleet.sources[r].status, HEFT_OK);
+    }
+    pf_expect_version(&fleet, 6);
+    pf_stop(&fleet);
+}
+
+/* A rank of an earlier, larger trainer: it would never push. */
+static void more_ranks_than_the_trainer_has_are_refused(void **state)
+{
+    (void)state;
+    pf_fleet_t fleet;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_push_result_t result;
+    const pf_opts_t opts = {
+        .width = 32, .n_replicas = 1, .no_feed = true, .n_sources = 3, .hold = pf_hold_rows
+    };
+    pf_start(&fleet, &opts);
+    for (uint32_t r = 0; r < 3; r++) {
+        fleet.sources[r].pub->n_ranks = 2;
+        fleet.sources[r].pub->fleet.n_expected = 2;
+    }
+    EXPECT_STATUS(pf_push(&fleet, 1, &result, &err), HEFT_ERR_PROOF);
+    EXPECT_MESSAGE("3 of 2 source ranks take part: there are source 0.0, source 0.1, source 0.2");
+    pf_expect_version(&fleet, 0);
+    pf_stop(&fleet);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -445,6 +555,9 @@ int main(void)
         cmocka_unit_test(sources_may_end_in_any_order),
         cmocka_unit_test(who_joins_late_is_fed_by_an_engine),
         cmocka_unit_test(another_sharding_takes_over),
+        cmocka_unit_test(equal_bytes_in_other_places_are_not_the_same_version),
+        cmocka_unit_test(a_rank_that_pushes_another_version_is_named),
+        cmocka_unit_test(more_ranks_than_the_trainer_has_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -75,6 +75,45 @@ static void ranks_that_are_missing_are_named_and_no_round_begins(void **state)
     pf_stop(&fleet);
 }
 
+/* Replicas number their ranks alike, so numbers do not tell who is missing. */
+static void ranks_of_replicas_are_counted_together(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pf_fleet_t fleet;
+    pf_start(&fleet, &small);
+    heft_publisher_destroy(fleet.pub);
+    heft_publisher_opts_t opts = HEFT_PUBLISHER_OPTS_INIT;
+    opts.deadline_ms = 300;
+    opts.n_ranks = 4;
+    fleet.pub = add_rank(&fleet, &opts);
+    opts.replica = 1;
+    heft_publisher_t *pub = add_rank(&fleet, &opts);
+    EXPECT_STATUS(pf_push(&fleet, 1, NULL, &err), HEFT_ERR_TIMEOUT);
+    EXPECT_MESSAGE("2 of 4 source ranks of job heft are there after 0.3 s");
+    assert_null(strstr(err.message, "missing"));
+    heft_publisher_destroy(pub);
+    pf_stop(&fleet);
+}
+
+/* Ranks and replicas are those of one trainer. */
+static void sources_of_two_jobs_are_refused(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pf_fleet_t fleet;
+    pf_start(&fleet, &small);
+    heft_publisher_opts_t opts = HEFT_PUBLISHER_OPTS_INIT;
+    opts.job = "other";
+    opts.rank = 1;
+    heft_publisher_t *pub = add_rank(&fleet, &opts);
+    EXPECT_STATUS(pf_push(&fleet, 1, NULL, &err), HEFT_ERR_PROOF);
+    EXPECT_MESSAGE("source.heft.0.0 and source.other.0.1 are of two jobs");
+    heft_publisher_destroy(pub);
+    pf_expect_version(&fleet, 0);
+    pf_stop(&fleet);
+}
+
 /* One that is alone may be any rank, if it is told to begin. */
 static void another_rank_begins_if_it_is_told_to(void **state)
 {
@@ -126,6 +165,8 @@ int main(void)
         cmocka_unit_test(begin_is_one_of_three),
         cmocka_unit_test(a_round_that_nobody_begins_is_waited_for_until_the_deadline),
         cmocka_unit_test(ranks_that_are_missing_are_named_and_no_round_begins),
+        cmocka_unit_test(ranks_of_replicas_are_counted_together),
+        cmocka_unit_test(sources_of_two_jobs_are_refused),
         cmocka_unit_test(another_rank_begins_if_it_is_told_to),
         cmocka_unit_test(a_round_that_a_client_begins_is_joined),
     };
