@@ -30,11 +30,12 @@ def full(layer: int) -> dict[str, np.ndarray]:
         return rng.standard_normal(shape).astype("f4")
 
     return {
-        "self_attention.linear_qkv.weight": random(12, 4),
+        "self_attention.linear_qkv.weight": random(16, 4),
         "self_attention.linear_proj.weight": random(4, 8),
         "mlp.linear_fc1.weight": random(16, 4),
         "mlp.linear_fc2.weight": random(4, 8),
         "input_layernorm.weight": random(4),
+        "pre_mlp_layernorm.weight": random(4),
     }
 
 
@@ -45,7 +46,8 @@ def whole_model() -> dict[str, np.ndarray]:
         for name, array in full(i).items()
     }
     embedding = np.arange(40, dtype="f4").reshape(10, 4)
-    return {"embedding.word_embeddings.weight": embedding, **layers}
+    last = {"decoder.final_layernorm.weight": np.ones(4, "f4")}
+    return {"embedding.word_embeddings.weight": embedding, **layers, **last}
 
 
 def own_of(name: str, array: np.ndarray, tp: int) -> np.ndarray:
@@ -65,7 +67,7 @@ def rank_of_megatron(rank: int) -> tuple[heft.Held, int]:
     tensors = {}
     for name, array in whole_model().items():
         layer = re.search(r"layers\.(\d+)\.", name)
-        if layer is None and stage == 0:
+        if layer is None and stage == (PP - 1 if "final" in name else 0):
             tensors[name] = own_of(name, array, tp)
         elif layer is not None and int(layer[1]) // LAYERS == stage:
             local = name.replace(layer[0], f"layers.{int(layer[1]) % LAYERS}.")
@@ -99,6 +101,51 @@ def test_ranks_of_megatron_hold_one_model() -> None:
     heft.execute(plan, sources, made)
     for name, array in whole.items():
         np.testing.assert_array_equal(made[name], array, err_msg=name)
+
+
+def test_the_recipe_for_megatron_reads_them_as_those_of_one_rank() -> None:
+    ranks = [rank_of_megatron(rank)[0] for rank in range(TP * DP * PP)]
+    for held in ranks:  # what `rename` would put in front
+        held.infos = {f"rank-0.model0.{n}": info for n, info in held.infos.items()}
+        held.parts = {
+            f"rank-0.model0.{n}": p._replace(tensor=f"rank-0.model0.{p.tensor}")
+            for n, p in held.parts.items()
+        }
+    placement, whole = heft.Placement.from_sources([held.manifest for held in ranks])
+    assert placement is not None
+    config = {
+        "num_hidden_layers": PP * LAYERS,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 2,
+        "hidden_size": 4,
+        "intermediate_size": 8,
+        "vocab_size": 10,
+        "tie_word_embeddings": True,
+    }
+    bindings = heft.Bindings({"wire": "source", "vocab_multiple": 5 * TP}, config=config)
+    recipe = heft.Recipe.load("megatron-to-hf-dense")
+    plan = heft.Plan.create(
+        [placement.apply(recipe.compile(bindings, whole))],
+        exceptions=recipe.resolve_exceptions(bindings, whole),
+    )
+    sources = {
+        f"rank-{held.rank}.rank-0.model0.{name}": np.ascontiguousarray(array)
+        for held in ranks
+        for name, array in held.tensors.items()
+    }
+    made = {info.name: np.zeros(info.shape, "f4") for info in plan.params()}
+    heft.execute(plan, sources, made)
+    own = whole_model()
+    gate, up = np.split(own["decoder.layers.2.mlp.linear_fc1.weight"], 2)
+    np.testing.assert_array_equal(made["model.layers.2.mlp.gate_proj.weight"], gate)
+    np.testing.assert_array_equal(made["model.layers.2.mlp.up_proj.weight"], up)
+    qkv = own["decoder.layers.3.self_attention.linear_qkv.weight"].reshape(2, 4, 2, 4)
+    np.testing.assert_array_equal(
+        made["model.layers.3.self_attn.q_proj.weight"], qkv[:, :2].reshape(8, 4)
+    )
+    embedding = own["embedding.word_embeddings.weight"]
+    np.testing.assert_array_equal(made["model.embed_tokens.weight"], embedding)
 
 
 def test_stages_that_count_layers_alike_are_no_copies() -> None:

@@ -26,6 +26,7 @@ import heft.jax
 from heft import LayerForm, NameForm, NameOptions, errors
 from heft.memory import describe
 
+pytestmark = pytest.mark.timeout(280)  # processes that import a framework on a busy machine
 P = PartitionSpec
 TORUS = [0, 1, 3, 2, 6, 7, 5, 4]  # the number of the device at each position
 SCANNED = NameOptions(NameForm.KEYSTR, LayerForm.SCANNED)

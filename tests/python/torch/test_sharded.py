@@ -35,6 +35,8 @@ import heft
 import heft.torch
 from heft import errors
 
+pytestmark = pytest.mark.timeout(280)  # processes that import a framework on a busy machine
+
 
 class Entry(NamedTuple):
     """One tensor of a rank, as it is declared."""
