@@ -31,8 +31,8 @@ def main() -> None:
         engine = [sys.executable, HERE / "engine.py"]
         options = ["--until", n, "--compare", folder]
         commands = [[*engine, str(rank), str(TP), url, *options] for rank in range(TP)]
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4"]
-        torchrun += ["--master-addr", "127.0.0.1", "--master-port", "0"]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        torchrun += ["--nproc-per-node", "4"]
         trainer = [*torchrun, HERE / "trainer.py", url, "--versions", n, "--save", folder]
         raise SystemExit(_run([trainer, *commands], args.timeout))
 
