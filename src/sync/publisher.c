@@ -205,6 +205,9 @@ static heft_status_t build(heft_publisher_t *pub, const heft_publisher_opts_t *o
         pub->fleet.n_threads = pub->n_threads;
         pub->fleet.progress = heft__publisher_on_progress;
         pub->fleet.progress_arg = pub;
+        if (!pub->begins) {
+            heft__publisher_note_rounds(pub);
+        }
         status = heft__member_start(pub->member, err);
     }
     return status == HEFT_OK ? start_worker(pub, err) : status;
@@ -297,8 +300,8 @@ static bool is_leftover(heft_publisher_t *pub)
     const bool is_closed =
         (report->phase == HEFT__PHASE_RELEASE || report->phase == HEFT__PHASE_ABORT) &&
         report->state == HEFT__STATE_IDLE;
-    const bool is_left =
-        report->state != HEFT__STATE_IDLE || heft__round_id_equal(report->round, given_up);
+    const bool is_left = report->state != HEFT__STATE_IDLE ||
+                         (given_up.seq != 0 && heft__round_id_equal(report->round, given_up));
     heft__member_unlock(pub->member, false);
     return is_left && !is_closed && heft__member_get_contact(pub->member, NULL) == HEFT_OK;
 }

@@ -4,6 +4,7 @@
 #ifndef HEFT_SYNC_PUBLISHER_PRIVATE_H
 #define HEFT_SYNC_PUBLISHER_PRIVATE_H
 
+#include <jansson.h>
 #include <pthread.h>
 
 #include "heft/sync.h"
@@ -52,7 +53,9 @@ struct heft_publisher {
     int64_t met_version;        /* and its version */
 
     /* The thread that pushes alone. */
-    heft__round_id_t joined; /* the last round that a push of another rank was followed in */
+    heft__round_id_t joined;  /* the last round that a push of another rank was followed in */
+    heft__round_id_t earlier; /* the newest round from before this source was registered */
+    bool knows_earlier;
 
     /* Statistics of the worker, for tests; read while no push is in progress. */
     int64_t stage_allocs; /* allocations of the process while the last stage moved bytes */
@@ -75,6 +78,18 @@ HEFT_MUST_CHECK heft_status_t heft__publisher_send_in_place(heft_publisher_t *pu
 int heft__publisher_on_progress(void *arg, int64_t done_bytes, int64_t total_bytes);
 /* The worker has an order of a round: pushes of ranks that begin none wait for that. */
 void heft__publisher_meet(heft_publisher_t *pub, const heft__order_t *order);
+/* The round that a push of a rank that begins none is part of; waits for it until the deadline. */
+HEFT_MUST_CHECK heft_status_t heft__publisher_await_round(heft_publisher_t *pub, heft__http_t *http,
+                                                          int64_t version,
+                                                          heft__round_id_t *round_out,
+                                                          heft_error_t *err);
+/* Before registering: rounds up to here are none of its pushes. */
+void heft__publisher_note_rounds(heft_publisher_t *pub);
+HEFT_MUST_CHECK heft_status_t heft__publisher_get(const heft_publisher_t *pub, heft__http_t *http,
+                                                  const char *path, json_t **root_out,
+                                                  heft_error_t *err);
+/* Between two looks at something that is waited for. */
+void heft__publisher_rest(void);
 /* Wait until a push of this version is in progress; false when the round was called off before, or
  * its push has given it up. */
 bool heft__publisher_await_push(heft_publisher_t *pub, const heft__order_t *order);

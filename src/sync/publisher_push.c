@@ -8,7 +8,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "sync/wire_json.h"
 
@@ -64,12 +63,6 @@ static void abandon(heft_publisher_t *pub, int64_t version)
     heft__member_interrupt(pub->member);
 }
 
-static void rest(void)
-{
-    struct timespec pause = { .tv_nsec = 50000000 };
-    (void)nanosleep(&pause, NULL);
-}
-
 static heft_status_t make_begin(int64_t version, char **text_out, heft_error_t *err)
 {
     heft__begin_t begin = { .version = version };
@@ -118,7 +111,7 @@ static heft_status_t begin_round(heft_publisher_t *pub, heft__http_t *http, int6
         if (!may_help) {
             return status;
         }
-        rest();
+        heft__publisher_rest();
     }
 }
 
@@ -186,7 +179,7 @@ static heft_status_t follow_round(heft_publisher_t *pub, heft__http_t *http, hef
         } else if (code != 0 || heft__clock_mono_ns() >= deadline) {
             return status; /* the coordinator does not know the round, or has been away too long */
         } else {
-            rest();
+            heft__publisher_rest();
         }
     }
 }
@@ -241,12 +234,6 @@ static heft_status_t explain(const heft__outcome_t *outcome, heft_error_t *err)
 
 /* ---- who begins ---- */
 
-/* Seconds, for messages. */
-static double deadline_s(const heft_publisher_t *pub)
-{
-    return (double)pub->deadline_ms / 1000;
-}
-
 /* Members of the status that are sources of this job and in contact: how many, and which ranks of
  * replica 0 below `most` are among them. *plain_out: these are all of them. */
 static uint32_t count_ranks(const heft_publisher_t *pub, const json_t *status, bool *there,
@@ -296,26 +283,6 @@ static void list_missing(const bool *there, uint32_t n_ranks, bool is_plain, cha
     }
 }
 
-static heft_status_t get_status(heft_publisher_t *pub, heft__http_t *http, json_t **status_out,
-                                heft_error_t *err)
-{
-    char *reply = NULL;
-    size_t n = 0;
-    int code = 0;
-    const heft__http_ask_t ask = { .method = "GET",
-                                   .path = "/v1/status",
-                                   .deadline_ms = pub->deadline_ms };
-    heft_status_t status = heft__http_ask(http, &ask, &code, &reply, &n, err);
-    if (status == HEFT_OK) {
-        *status_out = json_loadb(reply, n, JSON_REJECT_DUPLICATES, NULL);
-        heft__free(reply);
-        status = *status_out != NULL
-                     ? HEFT_OK
-                     : heft__error_set(err, HEFT_ERR_FORMAT, "reply to GET /v1/status: no JSON");
-    }
-    return status;
-}
-
 /* A round begins with those that are registered: wait for all ranks of the job. */
 static heft_status_t await_ranks(heft_publisher_t *pub, heft__http_t *http, heft_error_t *err)
 {
@@ -330,17 +297,17 @@ static heft_status_t await_ranks(heft_publisher_t *pub, heft__http_t *http, heft
         json_t *said = NULL;
         bool is_plain = true;
         memset(there, 0, pub->n_ranks * sizeof *there);
-        status = get_status(pub, http, &said, err);
+        status = heft__publisher_get(pub, http, "/v1/status", &said, err);
         n = status == HEFT_OK ? count_ranks(pub, said, there, pub->n_ranks, &is_plain) : 0;
         json_decref(said);
         if (status == HEFT_OK && n < pub->n_ranks && heft__clock_mono_ns() >= deadline) {
             char missing[120];
             list_missing(there, pub->n_ranks, is_plain, missing, sizeof missing);
-            status = heft__error_set(err, HEFT_ERR_TIMEOUT,
-                                     "%u of %u source ranks of job %s are there after %g s%s", n,
-                                     pub->n_ranks, pub->job, deadline_s(pub), missing);
+            status = heft__error_set(
+                err, HEFT_ERR_TIMEOUT, "%u of %u source ranks of job %s are there after %g s%s", n,
+                pub->n_ranks, pub->job, (double)pub->deadline_ms / 1000, missing);
         } else if (n < pub->n_ranks) {
-            rest();
+            heft__publisher_rest();
         }
     }
     heft__free(there);
@@ -362,56 +329,6 @@ static heft_status_t begin(heft_publisher_t *pub, heft__http_t *http, int64_t ve
     return status;
 }
 
-/* ---- who joins ---- */
-
-static bool is_after(heft__round_id_t a, heft__round_id_t b)
-{
-    return a.epoch > b.epoch || (a.epoch == b.epoch && a.seq > b.seq);
-}
-
-static heft_status_t nobody_began(heft_publisher_t *pub, int64_t version, heft_error_t *err)
-{
-    char other[96] = "";
-    heft_error_t contact = HEFT_ERROR_INIT;
-    (void)pthread_mutex_lock(&pub->lock);
-    const heft__round_id_t met = pub->met_round;
-    const int64_t met_version = pub->met_version;
-    (void)pthread_mutex_unlock(&pub->lock);
-    if (heft__member_get_contact(pub->member, &contact) != HEFT_OK) {
-        (void)snprintf(other, sizeof other, "; %.90s", contact.message);
-    } else if (met_version != version && is_after(met, pub->joined)) {
-        char id[HEFT__ROUND_TEXT_SIZE];
-        heft__round_id_format(met, id);
-        (void)snprintf(other, sizeof other, " (round %s is one of version %lld)", id,
-                       (long long)met_version);
-    }
-    return heft__error_set(err, HEFT_ERR_TIMEOUT,
-                           "no round of version %lld began within %g s: has rank 0 pushed?%s",
-                           (long long)version, deadline_s(pub), other);
-}
-
-/* The worker meets it, or has met it before this push was called. */
-static heft_status_t await_round(heft_publisher_t *pub, int64_t version,
-                                 heft__round_id_t *round_out, heft_error_t *err)
-{
-    const int64_t deadline = heft__clock_mono_ns() + (int64_t)pub->deadline_ms * 1000000;
-    for (;;) {
-        (void)pthread_mutex_lock(&pub->lock);
-        const heft__round_id_t met = pub->met_round;
-        const bool is_it = pub->met_version == version && is_after(met, pub->joined);
-        (void)pthread_mutex_unlock(&pub->lock);
-        if (is_it) {
-            pub->joined = met;
-            *round_out = met;
-            return HEFT_OK;
-        }
-        if (heft__clock_mono_ns() >= deadline) {
-            return nobody_began(pub, version, err);
-        }
-        rest();
-    }
-}
-
 /* ---- push ---- */
 
 static heft_status_t push_over(heft_publisher_t *pub, heft__http_t *http, int64_t version,
@@ -419,8 +336,9 @@ static heft_status_t push_over(heft_publisher_t *pub, heft__http_t *http, int64_
 {
     heft__round_id_t round = { 0 };
     heft__outcome_t outcome;
-    heft_status_t status = pub->begins ? begin(pub, http, version, &round, err)
-                                       : await_round(pub, version, &round, err);
+    heft_status_t status = pub->begins
+                               ? begin(pub, http, version, &round, err)
+                               : heft__publisher_await_round(pub, http, version, &round, err);
     if (status != HEFT_OK) {
         return status;
     }

@@ -517,6 +517,42 @@ static void a_rank_that_pushes_another_version_is_named(void **state)
     pf_stop(&fleet);
 }
 
+/* Both hold everything as if they were alone. */
+static bool hold_all(uint32_t rank, uint32_t n_ranks, uint32_t tensor, pf_box_t *box)
+{
+    (void)rank;
+    (void)n_ranks;
+    (void)tensor;
+    (void)box;
+    return true;
+}
+
+/* No member gets an order of such a round, so those that wait for it cannot meet it. */
+static void what_is_refused_before_any_order_is_told_to_every_rank(void **state)
+{
+    (void)state;
+    pf_fleet_t fleet;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_push_result_t result;
+    const pf_opts_t opts = {
+        .width = 32, .n_replicas = 1, .no_feed = true, .n_sources = 3, .hold = hold_all
+    };
+    pf_start(&fleet, &opts);
+    for (int64_t k = 1; k <= 2; k++) { /* once more: another round, and again all of them */
+        EXPECT_STATUS(pf_push(&fleet, 1, &result, &err), HEFT_ERR_PROOF);
+        EXPECT_MESSAGE("both have that name");
+        assert_int_equal(result.round_seq, k);
+    }
+    for (uint32_t r = 0; r < 3; r++) { /* rounds of earlier processes are none of theirs */
+        pf_remove_source(&fleet.sources[r]);
+        pf_add_source(&fleet, r);
+    }
+    EXPECT_STATUS(pf_push(&fleet, 1, &result, &err), HEFT_ERR_PROOF);
+    assert_int_equal(result.round_seq, 3);
+    pf_expect_version(&fleet, 0);
+    pf_stop(&fleet);
+}
+
 /* A rank of an earlier, larger trainer: it would never push. */
 static void more_ranks_than_the_trainer_has_are_refused(void **state)
 {
@@ -558,6 +594,7 @@ int main(void)
         cmocka_unit_test(equal_bytes_in_other_places_are_not_the_same_version),
         cmocka_unit_test(a_rank_that_pushes_another_version_is_named),
         cmocka_unit_test(more_ranks_than_the_trainer_has_are_refused),
+        cmocka_unit_test(what_is_refused_before_any_order_is_told_to_every_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
