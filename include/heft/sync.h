@@ -365,6 +365,19 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_client_get(const char *url, const ch
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_client_post(const char *url, const char *path,
                                                         const char *json, uint32_t deadline_ms,
                                                         char **json_out, heft_error_t *err);
+/**
+ * Wait until n destinations have registered: before a first push, because a round takes those that
+ * are there. Looks at once (timeout_ms 0: only then), and then 20 times a second. opts.deadline_ms
+ * is that of one look; 0: 10 s.
+ *
+ * progress (NULL: none) is called with how many are there and how many are wanted, while they are
+ * too few; other than 0 ends the wait: HEFT_ERR_CANCELED. HEFT_ERR_TIMEOUT names those that are
+ * there, and ranks that are missing below them. A coordinator that cannot be reached is waited for
+ * as well; in the end HEFT_ERR_PEER or HEFT_ERR_TIMEOUT tells of it.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t
+heft_client_await_destinations(const heft_client_opts_t *opts, uint32_t n, uint32_t timeout_ms,
+                               heft_progress_t progress, void *progress_arg, heft_error_t *err);
 
 #ifdef __cplusplus
 }

@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
-from heft import errors
 from heft._handles import call, encode, encode_or_null, take_text
 from heft._native import ffi, lib
 from heft.checkpoint import Path
@@ -64,29 +62,12 @@ def status(url: str | None = None, **options: Any) -> dict[str, Any]:
 
 
 def await_destinations(n: int, url: str | None = None, *, timeout_s: float = 60) -> None:
-    """Wait until n destinations have registered. TimeoutError names those that have.
+    """Wait until n destinations have registered.
 
-    A coordinator that cannot be reached yet is waited for as well; its error is raised in the end.
+    A coordinator that cannot be reached yet is waited for as well; its error is raised in the end. TimeoutError names the
+    destinations that are there, and ranks that are missing below them.
     """
-    deadline = time.monotonic() + timeout_s
-    while True:
-        found = _status_or_none(url, deadline)
-        if found is not None and found["destinations"] >= n:
-            return
-        if found is not None and time.monotonic() >= deadline:
-            ids = [one["id"] for one in found["members"] if one["role"] == "destination"]
-            raise errors.BY_STATUS[lib.HEFT_ERR_TIMEOUT](
-                f"{len(ids)} of {n} destinations after {timeout_s:g} s: "
-                + (f"there are {', '.join(ids)}" if ids else "nobody has registered")
-            )
-        time.sleep(0.05)
-
-
-def _status_or_none(url: str | None, deadline: float) -> dict[str, Any] | None:
-    """None while the coordinator does not answer, until the deadline."""
-    try:
-        return status(url)
-    except (errors.PeerError, errors.TimeoutError):
-        if time.monotonic() >= deadline:
-            raise
-        return None
+    opts, kept = new_options("heft_client_opts_t", {"url": url})
+    timeout_ms = min(round(timeout_s * 1000), 2**32 - 1)
+    call(lib.heft_client_await_destinations, opts, n, timeout_ms, ffi.NULL, ffi.NULL)
+    del kept

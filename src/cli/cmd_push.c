@@ -10,58 +10,32 @@
 
 enum { REQUEST_MS = 10000 };
 
-static int64_t count_destinations(const json_t *status)
+static int stop_if_interrupted(void *arg, int64_t n_there, int64_t n_wanted)
 {
-    const json_t *value = json_object_get(status, "destinations");
-    return json_is_array(value) ? (int64_t)json_array_size(value) : json_integer_value(value);
-}
-
-/* Who is there, by id; as many as fit. */
-static void list_destinations(const json_t *status, char *text, size_t size)
-{
-    const json_t *members = json_object_get(status, "members");
-    size_t len = 0;
-    text[0] = '\0';
-    for (size_t i = 0; i < json_array_size(members); i++) {
-        const json_t *m = json_array_get(members, i);
-        if (strcmp(cli_json_text(m, "role"), "destination") != 0) {
-            continue;
-        }
-        const char *id = cli_json_text(m, "id");
-        if (len + strlen(id) + 8 >= size) {
-            (void)snprintf(text + len, size - len, ", ...");
-            return;
-        }
-        len += (size_t)snprintf(text + len, size - len, "%s%s", len > 0 ? ", " : "", id);
-    }
+    (void)arg;
+    (void)n_there;
+    (void)n_wanted;
+    return cli_is_interrupted();
 }
 
 /* Until the coordinator knows `wanted` destinations. */
 static int wait_for(const cli_args_t *args, int64_t wanted, int64_t deadline_s)
 {
-    int64_t end_ns = cli_mono_ns() + deadline_s * 1000000000;
-    for (;;) {
-        json_t *status = NULL;
-        int code = cli_request(args, cli_url(args), "/v1/status", NULL, REQUEST_MS, &status);
-        if (code != CLI_OK) {
-            return code;
-        }
-        int64_t n = count_destinations(status);
-        char present[400];
-        list_destinations(status, present, sizeof present);
-        json_decref(status);
-        if (n >= wanted) {
-            return CLI_OK;
-        }
-        if (cli_mono_ns() >= end_ns || cli_is_interrupted()) {
-            return cli_fail(args, cli_is_interrupted() ? CLI_CANCELED : CLI_PEER,
-                            "%" PRId64 " of %" PRId64 " destinations after %" PRId64 " s: %s%s", n,
-                            wanted, deadline_s, n > 0 ? "there are " : "nobody has registered",
-                            present);
-        }
-        const struct timespec pause = { .tv_nsec = 50000000 };
-        (void)nanosleep(&pause, NULL);
-    }
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_client_opts_t opts = HEFT_CLIENT_OPTS_INIT;
+    opts.url = cli_url(args);
+    opts.token_file = cli_text(args, "token-file");
+    opts.ca_file = cli_text(args, "ca-file");
+    opts.insecure = cli_has(args, "insecure");
+    heft_status_t status = heft_client_await_destinations(
+        &opts, (uint32_t)wanted, (uint32_t)(deadline_s * 1000), stop_if_interrupted, NULL, &err);
+    const int code = status == HEFT_OK ? CLI_OK : cli_exit_of(&err);
+    const bool is_local = code == CLI_USAGE || code == CLI_SYSTEM || code == CLI_INTERNAL;
+    return status == HEFT_OK             ? CLI_OK
+           : status == HEFT_ERR_CANCELED ? cli_fail(args, CLI_CANCELED, "%s", err.message)
+           : status == HEFT_ERR_TIMEOUT  ? cli_fail(args, CLI_PEER, "%s", err.message)
+                                         : cli_fail(args, is_local ? code : CLI_PEER, "%s (%s)",
+                                                    err.message, heft_status_get_name(status));
 }
 
 /* Registering replaces a source of the same identity, and so would end a round that it is in: look

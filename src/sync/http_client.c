@@ -21,10 +21,11 @@
 #include <string.h>
 
 #include "heft/sync.h"
+#include "sync/objects.h"
 #include "sync/security.h"
 #include "sync/wire_json.h"
 
-#define MAX_REPLY_BYTES (64u << 20)
+#define MAX_REPLY_BYTES HEFT__OBJECT_MAX_BYTES
 #define POLL_STEP_MS 1000
 #define ANNOUNCED_BYTES (64u << 10) /* bodies from here on are announced */
 #define ANNOUNCE_MS 4000L           /* for a server that does not answer to that */

@@ -14,6 +14,7 @@
 
 #include "heft/model.h"
 #include "sync/coordinator.h"
+#include "sync/objects.h"
 
 #define INC_A "0123456789abcdef0123456789abcdef"
 #define INC_B "1123456789abcdef0123456789abcdef"
@@ -571,6 +572,33 @@ static void objects_are_checked_against_their_name(void **state)
 
 /* ---- rounds ---- */
 
+/* The mapping of 200 000 source tensors is 40 MB of text; one byte more than 64 MiB is refused with
+ * the number, by its head. */
+static void large_contracts_are_objects(void **state)
+{
+    const env_t *e = *state;
+    enum { N = 200000, EACH = 200 };
+    const size_t n_max = (size_t)HEFT__OBJECT_MAX_BYTES + 1;
+    char *text = malloc(n_max + 1);
+    char *reply = NULL;
+    char digest[HEFT__DIGEST_SIZE];
+    char path[128];
+    assert_non_null(text);
+    memset(text, 'x', n_max);
+    text[n_max] = '\0';
+    assert_int_equal(fleet_request(e->url, "PUT", "/v1/objects/" DIG, text, &reply), 413);
+    assert_non_null(strstr(reply, "67108864"));
+    heft__free(reply);
+    text[(size_t)N * EACH] = '\0';
+    heft__object_digest(text, (size_t)N * EACH, digest);
+    (void)snprintf(path, sizeof path, "/v1/objects/%s", digest);
+    assert_int_equal(fleet_request(e->url, "PUT", path, text, NULL), 200);
+    assert_int_equal(fleet_request(e->url, "GET", path, NULL, &reply), 200);
+    assert_string_equal(reply, text);
+    heft__free(reply);
+    free(text);
+}
+
 static void empty_side_refused(void **state)
 {
     const env_t *e = *state;
@@ -862,6 +890,7 @@ int main(void)
         TEST(poisoned_condition_is_kept_until_recovered),
         TEST(leave_needs_the_present_life),
         TEST(objects_are_checked_against_their_name),
+        TEST(large_contracts_are_objects),
         TEST(empty_side_refused),
         TEST(begin_refuses_what_cannot_be),
         TEST(unknown_rounds_are_not_found),

@@ -345,6 +345,56 @@ static void an_early_answer_is_heard(void **state)
     free(body);
 }
 
+/* ---- waiting for destinations ---- */
+
+static int stop_at_once(void *arg, int64_t n_there, int64_t n_wanted)
+{
+    int64_t *seen = arg;
+    *seen = n_there * 100 + n_wanted;
+    return 1;
+}
+
+static void destinations_are_waited_for_and_gaps_are_named(void **state)
+{
+    const env_t *e = *state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_client_opts_t opts = HEFT_CLIENT_OPTS_INIT;
+    opts.url = e->url;
+    EXPECT_STATUS(heft_client_await_destinations(&opts, 0, 0, NULL, NULL, &err), HEFT_OK);
+    EXPECT_STATUS(heft_client_await_destinations(&opts, 3, 0, NULL, NULL, &err), HEFT_ERR_TIMEOUT);
+    EXPECT_MESSAGE("0 of 3 destinations after 0 s: nobody has registered");
+    fleet_member_t member = { .transport = NULL };
+    fleet_member_start(&member, e->url, HEFT__ROLE_DESTINATION, 0, 2);
+    fleet_await_bound(&member);
+    EXPECT_STATUS(heft_client_await_destinations(&opts, 1, 60000, NULL, NULL, &err), HEFT_OK);
+    EXPECT_STATUS(heft_client_await_destinations(&opts, 3, 100, NULL, NULL, &err),
+                  HEFT_ERR_TIMEOUT);
+    EXPECT_MESSAGE("there are destination.heft.0.2; destination.heft.0.1 missing");
+    int64_t seen = 0;
+    EXPECT_STATUS(heft_client_await_destinations(&opts, 3, 60000, stop_at_once, &seen, &err),
+                  HEFT_ERR_CANCELED);
+    assert_int_equal(seen, 103);
+    fleet_member_stop(&member);
+}
+
+static void a_coordinator_that_is_away_is_waited_for_too(void **state)
+{
+    (void)state;
+    char url[64];
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_client_opts_t opts = HEFT_CLIENT_OPTS_INIT;
+    const int fd = mute_socket(false, url, sizeof url);
+    opts.url = url;
+    EXPECT_STATUS(heft_client_await_destinations(&opts, 1, 100, NULL, NULL, &err), HEFT_ERR_PEER);
+    int64_t seen = 0;
+    EXPECT_STATUS(heft_client_await_destinations(&opts, 1, 60000, stop_at_once, &seen, &err),
+                  HEFT_ERR_CANCELED);
+    opts.url = "nonsense";
+    EXPECT_STATUS(heft_client_await_destinations(&opts, 1, 60000, NULL, NULL, &err),
+                  HEFT_ERR_ARGUMENT);
+    (void)close(fd);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 int main(void)
@@ -359,6 +409,8 @@ int main(void)
         cmocka_unit_test(a_slow_answer_is_not_a_lost_one),
         cmocka_unit_test(nobody_there_is_told_at_once),
         cmocka_unit_test(an_early_answer_is_heard),
+        TEST(destinations_are_waited_for_and_gaps_are_named),
+        cmocka_unit_test(a_coordinator_that_is_away_is_waited_for_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
