@@ -69,7 +69,7 @@ class Fleet:
     """Where its processes run, and how it is asked, is for those who derive from it to say."""
 
     RECIPE, TP = RECIPE, TP
-    limits, deadline_ms = LIMITS, 2000
+    limits, deadline_ms, settle_s = LIMITS, 2000, SETTLE_S
 
     def __init__(self, case, rng, models=None):
         self.case, self.rng = case, rng
@@ -114,6 +114,9 @@ class Fleet:
 
     def start_push(self, version, *more):
         self.push_process = self.spawn("source", *self.push_args(version, "--json", *more))
+
+    def is_pushing(self):
+        return self.push_process.child.poll() is None
 
     def process(self, role):
         if role.startswith("rank "):
@@ -161,7 +164,7 @@ class Fleet:
 
     def settle(self):
         """Wait until no round is in flight and every rank has been heard; the last status."""
-        end = time.monotonic() + SETTLE_S
+        end = time.monotonic() + self.settle_s
         while time.monotonic() < end:
             self.wake(time.monotonic())
             # in this order: one that dies after restart_dead has looked is not taken for a live one
@@ -174,7 +177,7 @@ class Fleet:
                 if status["state"] in ("idle", "unknown", "partially_committed") and len(heard) == self.TP:
                     return status
             time.sleep(0.05)
-        raise AssertionError(f"not settled after {SETTLE_S} s: {self.status()}")
+        raise AssertionError(f"not settled after {self.settle_s} s: {self.status()}")
 
     def check_serving(self, status):
         serving = [m for m in status["members"] if m["role"] == "destination" and m["serving"]]
@@ -191,7 +194,7 @@ class Fleet:
     def recover(self, status):
         """The claims that make the fleet whole; how many were needed."""
         claims = 0
-        end = time.monotonic() + SETTLE_S
+        end = time.monotonic() + self.settle_s
         while status["poisoned"]:
             if time.monotonic() > end:
                 raise AssertionError(f"still poisoned: {status['reason']}: {status}")
@@ -212,10 +215,10 @@ class Schedules(Case):
     def come_through(self, fleet, what):
         """After the faults: nothing torn, one version, and the next push succeeds."""
         status = fleet.settle()
-        end = time.monotonic() + SETTLE_S
-        while fleet.push_process.child.poll() is None and time.monotonic() < end:
+        end = time.monotonic() + fleet.settle_s
+        while fleet.is_pushing() and time.monotonic() < end:
             time.sleep(0.02)
-        self.assertIsNotNone(fleet.push_process.child.poll(), f"{what}: the push does not end")
+        self.assertFalse(fleet.is_pushing(), f"{what}: the push does not end")
         status = fleet.settle()
         fleet.check_serving(status)
         outcome = "poisoned" if status["poisoned"] else f"version {status['committed_version']}"
