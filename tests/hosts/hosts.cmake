@@ -7,7 +7,7 @@ if(Python3_Interpreter_FOUND AND TARGET heft_cli)
   endif()
   foreach(name ${names})
     add_test(NAME ${name} COMMAND ${Python3_EXECUTABLE} "${CMAKE_CURRENT_LIST_DIR}/${name}.py" -v)
-    set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS hosts SKIP_RETURN_CODE 77
+    set_tests_properties(${name} PROPERTIES TIMEOUT 1200 LABELS hosts SKIP_RETURN_CODE 77
       ENVIRONMENT "HEFT_BIN=$<TARGET_FILE:heft_cli>;HEFT_RECIPES=${PROJECT_SOURCE_DIR}/recipes;PYTHONDONTWRITEBYTECODE=1")
   endforeach()
 endif()
