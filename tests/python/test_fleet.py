@@ -525,3 +525,59 @@ def test_settings_come_from_files_and_variables(tmp_path, monkeypatch) -> None:
     (tmp_path / "bad.conf").write_text("colour = red\n")
     with pytest.raises(errors.ArgumentError, match=r"bad\.conf:1"):
         heft.Config(tmp_path / "bad.conf")
+
+
+A = np.arange(40, dtype=np.float32).reshape(10, 4)
+B = A + 1000
+
+
+def box(name: str, array: np.ndarray, tensor: str, begin: list[int], replica: int = 0):
+    part = {"tensor": tensor, "shape": [10, 4], "begin": begin, "replica": replica}
+    return {"name": name, "dtype": "F32", "shape": list(array.shape), "part": part}, array
+
+
+CROSSED = [  # what one rank calls "a" is "b" to the other
+    [box("a", A[:5], "a", [0, 0]), box("b", B[:5], "b", [0, 0])],
+    [box("a", B[5:], "b", [5, 0]), box("b", A[5:], "a", [5, 0])],
+]
+OF_RANKS = [  # a name as placements give them
+    [box("rank-1.a", A[:5], "a", [0, 0]), box("b", B, "b", [0, 0])],
+    [box("a", A[5:], "a", [5, 0])],
+]
+CUT = [  # a copy that crosses the borders of what it copies
+    [box("a", A[:, :2], "a", [0, 0]), box("b", B, "b", [0, 0])],
+    [box("a", A[:, 2:], "a", [0, 2])],
+    [box("a", A[3:7], "a", [3, 0], 1)],
+]
+
+
+@pytest.mark.parametrize("ranks", [CROSSED, OF_RANKS, CUT])
+def test_boxes_arrive_whatever_ranks_call_them(coordinator: Coordinator, ranks) -> None:
+    wanted = {"a": A, "b": B}
+    params = aligned_like(wanted)
+    recipe = Recipe.parse('"a" [n, d] -> "a" [n, d]\n"b" [n, d] -> "b" [n, d]\n', "two")
+
+    def make(hooks: Hooks) -> Subscriber:
+        return Subscriber.create(coordinator.url, recipe, Bindings({}), params, hooks=hooks)
+
+    states: list[str] = []
+    with Engine(make), contextlib.ExitStack() as stack:
+        for rank, held in enumerate(ranks):
+            text = {"heft_manifest": 1, "side": "source", "tensors": [entry for entry, _ in held]}
+            data = {entry["name"]: np.ascontiguousarray(array) for entry, array in held}
+            manifest = heft.Manifest.from_json(json.dumps(text))
+            of = Member(rank=rank, deadline_ms=DEADLINE_S * 1000)
+            n = len(ranks)
+            publisher = Publisher(coordinator.url, data, manifest=manifest, member=of, n_ranks=n)
+            stack.enter_context(publisher)
+            stack.callback(
+                start(lambda publisher=publisher: states.append(publisher.push(1).state)).join
+            )
+    assert states == ["committed"] * len(ranks)
+    assert_holds(params, wanted)
+
+
+def start(call: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=call)
+    thread.start()
+    return thread
