@@ -7,8 +7,12 @@
 #include "heft_test.h"
 #include "heft/sync.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 enum { MAX_TENSORS = 8, MAX_BYTES = 4096, MAX_SUBS = 2 };
 
@@ -380,6 +384,55 @@ static void staging_too_small(void **state)
     stop(&p);
 }
 
+/* ---- a coordinator that says nothing ---- */
+
+/* Every call that needs one ends by its deadline, and says where it waited. */
+static void every_wait_has_a_deadline(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    const tensor_t tensors[] = { BF16("a", 8), { .name = NULL } };
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t n = sizeof at;
+    char url[64];
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &n), 0);
+    assert_int_equal(listen(fd, 16), 0); /* it is there, takes what it is told, and never answers */
+    (void)snprintf(url, sizeof url, "http://127.0.0.1:%u", ntohs(at.sin_port));
+    pair_t p;
+    start(&p, same, tensors, tensors);
+
+    heft_publisher_opts_t source = HEFT_PUBLISHER_OPTS_INIT;
+    heft_publisher_t *pub = NULL;
+    source.url = url;
+    source.deadline_ms = 300;
+    EXPECT_STATUS(heft_publisher_create(&source, p.source, (const void *const *)p.data, &pub, &err),
+                  HEFT_ERR_PEER);
+    EXPECT_MESSAGE("127.0.0.1");
+    assert_null(pub);
+    heft_subscriber_opts_t destination = HEFT_SUBSCRIBER_OPTS_INIT;
+    heft_subscriber_t *sub = NULL;
+    destination.url = url;
+    destination.deadline_ms = 300;
+    EXPECT_STATUS(heft_subscriber_create(&destination, p.recipe, p.bindings,
+                                         p.receivers[0].manifest, p.receivers[0].data, &sub, &err),
+                  HEFT_ERR_PEER);
+    EXPECT_MESSAGE("127.0.0.1");
+    assert_null(sub);
+    heft_client_opts_t client = HEFT_CLIENT_OPTS_INIT;
+    client.url = url;
+    client.deadline_ms = 100;
+    EXPECT_STATUS(heft_client_await_destinations(&client, 1, 300, NULL, NULL, &err),
+                  HEFT_ERR_TIMEOUT);
+    char *json = NULL;
+    EXPECT_STATUS(heft_client_get(url, "/v1/status", 100, &json, &err), HEFT_ERR_TIMEOUT);
+    EXPECT_STATUS(heft_client_post(url, "/v1/rounds", "{}", 100, &json, &err), HEFT_ERR_TIMEOUT);
+    assert_null(json);
+    stop(&p);
+    (void)close(fd);
+}
+
 /* ---- what goes through ---- */
 
 static void scalar_tensor_moves(void **state)
@@ -443,6 +496,7 @@ int main(void)
         cmocka_unit_test(a_source_of_which_nothing_is_read_is_named),
         cmocka_unit_test(zero_byte_plan_refused),
         cmocka_unit_test(staging_too_small),
+        cmocka_unit_test(every_wait_has_a_deadline),
         cmocka_unit_test(scalar_tensor_moves),
         cmocka_unit_test(metrics_survive_release),
     };

@@ -117,6 +117,34 @@ static void recover_retry_finishes(void **state)
     pf_stop(&fleet);
 }
 
+/* Every destination refuses both of its flips: nothing has been written, and nobody is left out. */
+static void flip_fails_everywhere_revoked(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_push_result_t result;
+    pf_fleet_t fleet;
+    pf_start(&fleet, &small);
+    push_ok(&fleet, 1);
+    for (uint32_t i = 0; i < fleet.n_engines; i++) {
+        atomic_store(&fleet.engines[i].shift_in_pause, 1);
+    }
+    EXPECT_STATUS(pf_push(&fleet, 2, &result, &err), HEFT_ERR_STATE);
+    EXPECT_MESSAGE("parameter \"gate_up\" moved");
+    assert_string_equal(result.state, "aborted");
+    for (uint32_t i = 0; i < fleet.n_engines; i++) {
+        assert_int_equal(atomic_load(&fleet.engines[i].shift_in_pause), 0); /* it was reached */
+        assert_int_equal(atomic_load(&fleet.engines[i].n_flipped), 1);
+        pf_unshift(&fleet.engines[i]);
+        pf_await_serving(&fleet.engines[i]);
+    }
+    pf_expect_version(&fleet, 1);
+    await_status(&fleet, idle);
+    push_ok(&fleet, 2); /* the same number: what was revoked was never committed */
+    pf_expect_untorn(&fleet, true);
+    pf_stop(&fleet);
+}
+
 /* What waits in staging is compared again before it is copied. */
 static void retry_refuses_changed_staging(void **state)
 {
@@ -319,6 +347,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flip_partial_no_mixed_serving),
+        cmocka_unit_test(flip_fails_everywhere_revoked),
         cmocka_unit_test(recover_retry_finishes),
         cmocka_unit_test(retry_refuses_changed_staging),
         cmocka_unit_test(refill_by_pushing_again),

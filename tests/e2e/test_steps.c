@@ -185,7 +185,7 @@ static void two_engines_fail_and_both_are_named(void **state)
 }
 
 /* Put an order into the mailbox, as if it had come. */
-static void give_order(pf_engine_t *e, heft__phase_t target)
+static void give_order_of(pf_engine_t *e, heft__round_id_t round, heft__phase_t target)
 {
     heft__member_t *member = e->sub->member;
     (void)pthread_mutex_lock(&member->lock);
@@ -193,13 +193,18 @@ static void give_order(pf_engine_t *e, heft__phase_t target)
     heft__order_init(&member->order);
     member->order.sequence = member->handed_out;
     member->order.epoch = member->report.round.epoch;
-    member->order.round = member->report.round;
+    member->order.round = round;
     member->order.target = target;
     member->order.decision = HEFT__DECISION_COMMIT;
     member->order.left_ms = 1000;
     member->has_order = true;
     (void)pthread_cond_broadcast(&member->changed);
     (void)pthread_mutex_unlock(&member->lock);
+}
+
+static void give_order(pf_engine_t *e, heft__phase_t target)
+{
+    give_order_of(e, e->sub->member->report.round, target);
 }
 
 static void abort_after_flip_noop(void **state)
@@ -231,6 +236,73 @@ static void abort_after_flip_noop(void **state)
     assert_int_equal(heft_subscriber_is_serving(e->sub), 0);
     assert_int_equal(atomic_load(&e->n_resumed), 1);
     assert_true(fm_params_equal(&fleet.model, &e->params, e->rank, 2));
+    pf_stop(&fleet);
+}
+
+static void await_taken(pf_engine_t *e)
+{
+    heft__member_t *member = e->sub->member;
+    const int64_t deadline = heft__clock_mono_ns() + INT64_C(20000000000);
+    bool is_taken = false;
+    while (!is_taken) {
+        assert_true(heft__clock_mono_ns() < deadline);
+        (void)sched_yield();
+        (void)pthread_mutex_lock(&member->lock);
+        is_taken = !member->has_order;
+        (void)pthread_mutex_unlock(&member->lock);
+    }
+}
+
+static void await_released(pf_engine_t *e, heft__round_id_t round)
+{
+    heft__member_t *member = e->sub->member;
+    const int64_t deadline = heft__clock_mono_ns() + INT64_C(20000000000);
+    bool is_released = false;
+    while (!is_released) {
+        assert_true(heft__clock_mono_ns() < deadline);
+        (void)sched_yield();
+        (void)pthread_mutex_lock(&member->lock);
+        const heft__report_t *r = &member->report;
+        is_released = heft__round_id_equal(r->round, round) && r->phase == HEFT__PHASE_RELEASE &&
+                      r->result == HEFT__RESULT_OK;
+        (void)pthread_mutex_unlock(&member->lock);
+    }
+}
+
+/* What the coordinator would not send: a member takes none of it up, in whatever round it comes. */
+static void out_of_order_refused(void **state)
+{
+    (void)state;
+    static const heft__phase_t targets[] = { HEFT__PHASE_VERIFY, HEFT__PHASE_PAUSE,
+                                             HEFT__PHASE_FLIP, HEFT__PHASE_RESUME };
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    pf_start(&fleet, &small);
+    push_ok(&fleet, 1, &result);
+    pf_engine_t *e = &fleet.engines[1];
+    const heft__round_id_t last = { result.round_epoch, result.round_seq };
+    await_released(e, last);
+    for (int64_t step = -1; step <= 3; step++) { /* of before, this one, the next, a later one */
+        for (size_t i = 0; i < sizeof targets / sizeof targets[0]; i++) {
+            const heft__round_id_t round = { last.epoch, last.seq + step };
+            give_order_of(e, round, targets[i]);
+            await_taken(e);
+            give_order_of(e, round, targets[i]); /* taken only after the first one was judged */
+            await_taken(e);
+            heft__member_t *member = e->sub->member;
+            (void)pthread_mutex_lock(&member->lock);
+            assert_true(heft__round_id_equal(member->report.round, last));
+            assert_int_equal(member->report.state, HEFT__STATE_IDLE);
+            (void)pthread_mutex_unlock(&member->lock);
+        }
+    }
+    assert_int_equal(atomic_load(&e->n_paused), 1);
+    assert_int_equal(atomic_load(&e->n_flipped), 1);
+    assert_int_equal(atomic_load(&e->n_resumed), 1);
+    pf_expect_version(&fleet, 1);
+    push_ok(&fleet, 2, &result); /* the round that one of them named, as it should be */
+    assert_int_equal(result.round_seq, last.seq + 1);
+    pf_expect_untorn(&fleet, false);
     pf_stop(&fleet);
 }
 
@@ -287,6 +359,7 @@ int main(void)
         cmocka_unit_test(phases_serialised),
         cmocka_unit_test(two_engines_fail_and_both_are_named),
         cmocka_unit_test(abort_after_flip_noop),
+        cmocka_unit_test(out_of_order_refused),
         cmocka_unit_test(crash_between_work_and_record),
     };
     const char *level = getenv("HEFT_TEST_LOG");

@@ -53,6 +53,12 @@ static void epoch_and_sequence_survive_restart(void **state)
     (void)fleet_request(f->url, "POST", "/v1/rounds", "{\"version\":4,\"key\":\"b\"}", &reply);
     assert_non_null(strstr(reply, "version_regress"));
     heft__free(reply);
+    out = outcome_of(fleet_push(f->url, 6, "c")); /* the next number, not one of before */
+    expect_outcome(&out, "committed");
+    assert_int_equal(status_int(f->url, "sequence"), sequence + 1);
+    restart_coordinator(f, &opts);
+    assert_int_equal(status_int(f->url, "epoch"), epoch + 2);
+    assert_int_equal(status_int(f->url, "sequence"), sequence + 1);
     fleet_stop(f);
     heft_test_rmdir(dir);
     free(f);

@@ -5,6 +5,7 @@
 #include "heft/exec.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
 
 /* q [8, 16], k [4, 16], v [4, 16] fused to qkv, split over two ranks by heads; a norm on both. */
 static void fused_case(ref_case_t *c)
@@ -354,6 +355,71 @@ static void untouched_parameters_are_left_alone(void **state)
     ref_case_fini(&c);
 }
 
+static heft_plan_t *plan_of_a_tail(int64_t n, int64_t tail)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    const heft_shape_t shape = { .rank = 1, .extent = { n } };
+    const heft_exception_t exception = { .kind = HEFT_EXCEPTION_UNTOUCHED,
+                                         .pattern = "p",
+                                         .reason = "only its end is written",
+                                         .where = "",
+                                         .n_dims = 1,
+                                         .end = { n - tail } };
+    heft_plan_opts_t opts = HEFT_PLAN_OPTS_INIT;
+    heft_plan_t *plan = NULL;
+    heft_tape_t *t = NULL;
+    uint32_t w;
+    opts.exceptions = &exception;
+    opts.n_exceptions = 1;
+    opts.partial = 1; /* of the source too */
+    EXPECT_STATUS(heft_tape_create(&t, &err), HEFT_OK);
+    EXPECT_STATUS(heft_tape_add_buffer(t, HEFT_BUFFER_SOURCE, "w", HEFT_DTYPE_U8, &shape, &w, &err),
+                  HEFT_OK);
+    const uint32_t p = ref_tape_param(t, "p", HEFT_DTYPE_U8, 1, &n);
+    ref_copy(t, ref_narrow(ref_view(t, p), 0, n - tail, tail),
+             ref_narrow(ref_view(t, w), 0, n - tail, tail));
+    const heft_tape_t *tapes[] = { t };
+    EXPECT_STATUS(heft_plan_create(tapes, 1, 0, &opts, &plan, NULL, &err), HEFT_OK);
+    heft_tape_destroy(t);
+    return plan;
+}
+
+/* Two tensors of 5 GiB that are never touched but at their ends. */
+static void beyond_4gib_offsets(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    enum { TAIL = 300 };
+    const int64_t n = INT64_C(5) << 30;
+    uint8_t *memory = mmap(NULL, 2 * (size_t)n, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) {
+        print_message("skipped: no 10 GiB of addresses\n");
+        skip();
+    }
+    uint8_t *from = memory;
+    uint8_t *to = memory + n;
+    for (int64_t i = 0; i < TAIL; i++) {
+        from[n - TAIL + i] = (uint8_t)(i + 1);
+    }
+    to[n - TAIL - 1] = 0x77;
+    heft_plan_t *plan = plan_of_a_tail(n, TAIL);
+    void *params[] = { to };
+    const void *sources[] = { from };
+    uint64_t digest = 0;
+    const heft_exec_target_t target = { .params = params, .digests_out = &digest };
+    heft_exec_t *exec = NULL;
+    EXPECT_STATUS(heft_exec_create(plan, &target, 1, NULL, &exec, &err), HEFT_OK);
+    EXPECT_STATUS(heft_exec_run(exec, sources, &err), HEFT_OK);
+    assert_memory_equal(to + n - TAIL, from + n - TAIL, TAIL);
+    assert_int_equal(to[n - TAIL - 1], 0x77);
+    assert_int_equal(to[(n - TAIL) & UINT32_MAX], 0);          /* nothing wrapped */
+    assert_true(digest == heft_digest(from + n - TAIL, TAIL)); /* zeros before it do not count */
+    heft_exec_destroy(exec);
+    heft_plan_destroy(plan);
+    (void)munmap(memory, 2 * (size_t)n);
+}
+
 static void wrong_calls_are_refused_by_name(void **state)
 {
     (void)state;
@@ -479,6 +545,7 @@ int main(void)
         cmocka_unit_test(large_runs_report_progress_and_can_be_canceled),
         cmocka_unit_test(interleaved_lanes_are_exact),
         cmocka_unit_test(untouched_parameters_are_left_alone),
+        cmocka_unit_test(beyond_4gib_offsets),
         cmocka_unit_test(wrong_calls_are_refused_by_name),
         cmocka_unit_test(no_targets_is_a_run_of_nothing),
         cmocka_unit_test(create_survives_each_allocation_failing),

@@ -7,6 +7,7 @@
 #include "sync/home.h"
 
 #include <inttypes.h>
+#include <sys/mman.h>
 
 typedef struct block {
     uint8_t *bytes; /* owned; element 0 of the parameter is at `at` */
@@ -177,6 +178,41 @@ static void masked_bytes_count_as_zeros(void **state)
     }
 }
 
+/* Two rows 5 GiB apart, in memory that is never touched but there. */
+static void beyond_4gib_offsets(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    const int64_t row = (INT64_C(5) << 30) + 7;
+    const int64_t extent[2] = { 2, 100 };
+    const int64_t stride[2] = { row, 1 };
+    const heft_tensor_info_t info = info_of(HEFT_DTYPE_U8, 2, extent);
+    const size_t n = (size_t)row + 200;
+    uint8_t *live =
+        mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (live == MAP_FAILED) {
+        print_message("skipped: no 5 GiB of addresses\n");
+        skip();
+    }
+    uint8_t from[200];
+    uint8_t back[200];
+    for (int i = 0; i < 200; i++) {
+        from[i] = (uint8_t)(i + 1);
+    }
+    heft__home_t home;
+    EXPECT_STATUS(heft__home_init(&info, live, stride, &home, &err), HEFT_OK);
+    heft__home_write(&home, from, 0, 150); /* as two threads would */
+    heft__home_write(&home, from, 150, 200);
+    assert_memory_equal(live, from, 100);
+    assert_memory_equal(live + row, from + 100, 100);
+    assert_int_equal(live[row & UINT32_MAX], 0); /* nothing wrapped */
+    assert_int_equal(live[row - 1] + live[row + 100] + live[100], 0);
+    heft__home_read(&home, back);
+    assert_memory_equal(back, from, 200);
+    assert_true(heft__home_digest(&home, NULL) == heft__crc64(from, 200));
+    (void)munmap(live, n);
+}
+
 static void overlapping_elements_are_refused(void **state)
 {
     (void)state;
@@ -201,6 +237,7 @@ int main(void)
         cmocka_unit_test(transposed_and_backwards),
         cmocka_unit_test(random_layouts_agree_with_the_judge),
         cmocka_unit_test(masked_bytes_count_as_zeros),
+        cmocka_unit_test(beyond_4gib_offsets),
         cmocka_unit_test(overlapping_elements_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

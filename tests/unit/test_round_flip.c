@@ -264,6 +264,22 @@ static void resume_failure_engine_down(void **state)
     assert_int_equal(t->round.cause.status, HEFT_OK);
 }
 
+/* A late word about a round that is over for the others. */
+static void say_released(table_t *t, uint32_t slot, heft__round_id_t round)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft__report_t r;
+    heft__report_init(&r);
+    r.sequence = ++t->sequence[slot];
+    r.order = t->members[slot].order_seq;
+    r.round = round;
+    r.phase = HEFT__PHASE_RELEASE;
+    r.result = HEFT__RESULT_OK;
+    r.state = HEFT__STATE_IDLE;
+    EXPECT_STATUS(heft__round_report(&t->round, slot, &r, t->now, &err), HEFT_OK);
+    agree(t);
+}
+
 static void release_failure_warns_and_blocks(void **state)
 {
     table_t *t = *state;
@@ -279,12 +295,17 @@ static void release_failure_warns_and_blocks(void **state)
     assert_int_equal(t->round.n_warnings, 2);
     assert_true(t->members[0].excluded);
     const int64_t seq = t->members[0].order_seq;
+    const heft__round_id_t last = t->round.id;
     EXPECT_STATUS(begin(t, 9, &err), HEFT_OK);
     write_ok(t);
     EXPECT_ORDER(0, HEFT__PHASE_RELEASE); /* said again, and waited for */
     assert_true(t->members[0].order_seq > seq);
     EXPECT_STATE(HEFT__ROUND_PREPARING);
     EXPECT_ORDER(1, HEFT__PHASE_RELEASE);
+    say_released(t, 0, last); /* done: the round goes on as any other */
+    assert_false(t->members[0].excluded);
+    EXPECT_ORDER(0, HEFT__PHASE_PREFLIGHT);
+    EXPECT_ORDER(1, HEFT__PHASE_PREFLIGHT);
 }
 
 /* Its process dies after the decision, and another takes its place: the round does not wait for
