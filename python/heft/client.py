@@ -64,8 +64,8 @@ def status(url: str | None = None, **options: Any) -> dict[str, Any]:
 def await_destinations(n: int, url: str | None = None, *, timeout_s: float = 60) -> None:
     """Wait until n destinations have registered.
 
-    A coordinator that cannot be reached yet is waited for as well; its error is raised in the end. TimeoutError names the
-    destinations that are there, and ranks that are missing below them.
+    A coordinator that cannot be reached yet is waited for as well; its error is raised in the end.
+    TimeoutError names the destinations that are there, and ranks that are missing below them.
     """
     opts, kept = new_options("heft_client_opts_t", {"url": url})
     timeout_ms = min(round(timeout_s * 1000), 2**32 - 1)

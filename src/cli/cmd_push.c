@@ -163,8 +163,11 @@ static int locate(const cli_args_t *args, cli_model_t *model, const void **data)
 {
     const uint32_t n = heft_manifest_get_n_tensors(model->manifest);
     int64_t *offsets = calloc((size_t)n + 1, sizeof *offsets);
-    int code = offsets == NULL ? cli_out_of_memory(args) : CLI_OK;
-    if (code == CLI_OK && cli_has(args, "split")) {
+    if (offsets == NULL) {
+        return cli_out_of_memory(args);
+    }
+    int code = CLI_OK;
+    if (cli_has(args, "split")) {
         code = cli_model_share(args, model, (uint32_t)cli_number(args, "rank", 0),
                                (uint32_t)cli_number(args, "ranks", 1), offsets);
     }

@@ -30,6 +30,7 @@ static heft_log_level_t level_of(ucs_log_level_t level)
     return level <= UCS_LOG_LEVEL_WARN ? HEFT_LOG_INFO : HEFT_LOG_DEBUG;
 }
 
+HEFT_PRINTF(6, 0)
 static ucs_log_func_rc_t on_log(const char *file, unsigned line, const char *function,
                                 ucs_log_level_t level, const ucs_log_component_config_t *component,
                                 const char *format, va_list args)
