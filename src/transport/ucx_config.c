@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Settings of UCX that heft depends on, and why: UCX 1.13 was measured with and without each
- * (docs/design/007-ucx.md). They are set in the configuration that is handed to UCX, never in the
+ * (docs/design/008-ucx.md). They are set in the configuration that is handed to UCX, never in the
  * environment; what the user's environment sets wins, and is said.
  */
 #include "transport/ucx_private.h"

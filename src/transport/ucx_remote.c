@@ -10,7 +10,7 @@
  * (put), settling (flushed: it is in place), judged; a put is over with the flush. Where UCX only
  * imitates puts (tcp, shared memory) they are not used: in 1.13 the imitation aborts the process
  * that receives when the one that sends dies. There the header goes ahead, and the receiver says
- * where the bytes land; several lanes can share them. docs/design/007-ucx.md.
+ * where the bytes land; several lanes can share them. docs/design/008-ucx.md.
  *
  * Only the thread touches what UCX knows; everything else in the remote is guarded by the lock.
  * A job is given up only when no request of UCX names its data any more.
