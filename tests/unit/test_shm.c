@@ -328,28 +328,54 @@ static void killed_receiver_is_noticed_at_once(void **state)
     heft__remote_close(remote);
 }
 
-/* Names of this part that others can see: abstract sockets, and files in the shared-memory folder.
- */
-static int count_names(const char *name)
+/* Call on_name for every file in the shared-memory folder that could be of this part. */
+static void each_file(void (*on_name)(const char *name, void *arg), void *arg)
 {
-    char line[512];
-    int n = 0;
-    FILE *sockets = fopen("/proc/net/unix", "r");
-    while (sockets != NULL && fgets(line, sizeof line, sockets) != NULL) {
-        n += strstr(line, name) != NULL;
-    }
-    if (sockets != NULL) {
-        (void)fclose(sockets);
-    }
     DIR *folder = opendir("/dev/shm");
     const struct dirent *entry;
     while (folder != NULL && (entry = readdir(folder)) != NULL) {
-        n += strstr(entry->d_name, "heft") != NULL;
+        if (strstr(entry->d_name, "heft") != NULL) {
+            on_name(entry->d_name, arg);
+        }
     }
     if (folder != NULL) {
         (void)closedir(folder);
     }
-    return n;
+}
+
+static void note_file(const char *name, void *arg)
+{
+    heft__text_printf(arg, "/%s/", name);
+}
+
+typedef struct file_count {
+    const heft__text_t *before;
+    int n;
+} file_count_t;
+
+static void count_file(const char *name, void *arg)
+{
+    file_count_t *count = arg;
+    char wanted[300];
+    (void)snprintf(wanted, sizeof wanted, "/%s/", name);
+    count->n += count->before->data == NULL || strstr(count->before->data, wanted) == NULL;
+}
+
+/* Names of this part that others can see: abstract sockets, and files in the shared-memory folder
+ * that were not there before the test, of other programs. */
+static int count_names(const char *name, const heft__text_t *files_before)
+{
+    char line[512];
+    file_count_t count = { .before = files_before };
+    FILE *sockets = fopen("/proc/net/unix", "r");
+    while (sockets != NULL && fgets(line, sizeof line, sockets) != NULL) {
+        count.n += strstr(line, name) != NULL;
+    }
+    if (sockets != NULL) {
+        (void)fclose(sockets);
+    }
+    each_file(count_file, &count);
+    return count.n;
 }
 
 /* The unguessable part of the socket's name, out of an endpoint. */
@@ -371,10 +397,13 @@ static void nothing_is_left_behind_by_a_kill(void **state)
     int64_t bytes = 1 << 20;
     char endpoint[512];
     char name[64];
+    heft__text_t files;
+    heft__text_init(&files);
+    each_file(note_file, &files);
     child_t child = spawn(run_receiver, &bytes);
     read_text(child.up, endpoint, sizeof endpoint);
     name_of(endpoint, name);
-    assert_int_equal(count_names(name), 1); /* the socket, and no file */
+    assert_int_equal(count_names(name, &files), 1); /* the socket, and no file */
     heft__attach_params_t params = { .bytes = bytes, .deadline_mono_ns = in_ms(5000) };
     heft__remote_t *remote = NULL;
     EXPECT_STATUS(heft__remote_attach(heft__transport_get_shm(), endpoint, &params, &remote, &err),
@@ -382,7 +411,8 @@ static void nothing_is_left_behind_by_a_kill(void **state)
     EXPECT_STATUS(heft__remote_begin(remote, round_1, in_ms(5000), &err), HEFT_OK);
     end_child(&child); /* in the middle of a round */
     heft__remote_close(remote);
-    assert_int_equal(count_names(name), 0);
+    assert_int_equal(count_names(name, &files), 0);
+    heft__text_fini(&files);
 }
 
 static void names_are_never_used_twice(void **state)
