@@ -19,16 +19,19 @@ static const heft__token_t round_1 = { 1, 1 };
 static const heft__ucx_opts_t quick = { .allow_tcp = true, .silence_ms = 2000 };
 static heft__ucx_t *ucx;
 static uint8_t *source;
+static int64_t live_before;
 
 static int64_t in_ms(int64_t ms)
 {
     return heft__clock_mono_ns() + ms * 1000000;
 }
 
+/* An engine for each test: a sender that is killed may block the queues of UCX's shared memory. */
 static int set_up(void **state)
 {
     heft_error_t err = HEFT_ERROR_INIT;
     (void)state;
+    live_before = heft__alloc_live();
     EXPECT_STATUS(heft__ucx_acquire(&quick, &ucx, &err), HEFT_OK);
     source = malloc(BYTES);
     up_fill(source, BYTES, 1);
@@ -40,6 +43,7 @@ static int tear_down(void **state)
     (void)state;
     heft__ucx_release(ucx);
     free(source);
+    assert_int_equal(heft__alloc_live(), live_before);
     return 0;
 }
 
@@ -495,30 +499,128 @@ static void nothing_is_left_behind_after_a_kill(void **state)
     assert_true(count_leftovers() <= before); /* others may use UCX meanwhile, and end */
 }
 
+/* ---- no memory ---- */
+
+typedef heft_status_t constructor_t(const char *endpoint, heft_error_t *err);
+
+static heft_status_t make_engine(const char *endpoint, heft_error_t *err)
+{
+    const heft__ucx_opts_t other = { .allow_tcp = true, .silence_ms = 2001, .net_devices = "" };
+    heft__ucx_t *engine = NULL;
+    (void)endpoint;
+    heft_status_t status = heft__ucx_acquire(&other, &engine, err);
+    assert_true((status == HEFT_OK) == (engine != NULL));
+    heft__ucx_release(engine);
+    return status;
+}
+
+static heft_status_t make_window_of(heft__transport_t *transport, heft_error_t *err)
+{
+    const heft__window_params_t params = { .bytes = 4096, .memory = HEFT__MEMORY_HOST };
+    heft__window_t *window = NULL;
+    heft_status_t status = heft__window_create(transport, &params, &window, err);
+    if (status == HEFT_OK) {
+        const heft__route_t route = { .offset = 0, .bytes = 4096 };
+        const heft__expect_t expect = {
+            .routes = &route, .n_routes = 1, .n_senders = 1, .chunk_bytes = 64, .crc = heft__crc32c
+        };
+        status = heft__window_expect(window, &expect, err);
+        heft__window_destroy(window);
+    } else {
+        assert_null(window);
+    }
+    return status;
+}
+
+static heft_status_t make_window(const char *endpoint, heft_error_t *err)
+{
+    (void)endpoint;
+    return make_window_of(heft__ucx_get_transport(ucx), err);
+}
+
+static heft_status_t make_pair(const char *endpoint, heft_error_t *err)
+{
+    heft__pair_t *pair = NULL;
+    (void)endpoint;
+    heft_status_t status = heft__pair_create(ucx, &pair, err);
+    if (status == HEFT_OK) {
+        status = make_window_of(heft__pair_get_transport(pair), err);
+    } else {
+        assert_null(pair);
+    }
+    heft__pair_destroy(pair);
+    return status;
+}
+
+static heft_status_t make_remote(const char *endpoint, heft_error_t *err)
+{
+    heft__remote_t *remote = NULL;
+    heft_status_t status = attach_as(endpoint, 0x22, BYTES, 20000, &remote, err);
+    assert_true((status == HEFT_OK) == (remote != NULL));
+    heft__remote_close(remote);
+    return status;
+}
+
+/* Every allocation of the caller fails once; it says so, and keeps nothing. */
+static void fail_each(constructor_t *make, const char *endpoint, long n_min)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_status_t status = HEFT_ERR_NOMEM;
+    long k = 0;
+    for (; status != HEFT_OK; k++) {
+        const int64_t live = heft__alloc_live();
+        heft__alloc_fail_at(k);
+        status = make(endpoint, &err);
+        heft__alloc_fail_at(-1);
+        if (status != HEFT_OK) {
+            assert_int_equal(status, HEFT_ERR_NOMEM);
+            assert_int_equal(heft__alloc_live(), live);
+        }
+    }
+    assert_true(k > n_min);
+}
+
+static void constructors_survive_failed_allocations(void **state)
+{
+    (void)state;
+    up_process_t peer;
+    up_start(&peer, &quick);
+    char *endpoint = strdup(up_tell(&peer, "window %d", BYTES));
+    fail_each(make_engine, endpoint, 2);
+    fail_each(make_window, endpoint, 2);
+    fail_each(make_pair, endpoint, 4);
+    fail_each(make_remote, endpoint, 1);
+    free(endpoint);
+    up_end(&peer);
+}
+
 int main(int argc, char **argv)
 {
     up_main(argc, argv);
     const bool is_tcp = argc > 1 && strcmp(argv[1], "tcp") == 0;
     (void)setenv("UCX_TLS", is_tcp ? "tcp" : "posix,sysv,cma", 1);
     (void)setenv("UCX_NET_DEVICES", is_tcp ? "lo" : "all", 1);
+#define PROMISE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(puts_are_in_place_after_a_flush),
-        cmocka_unit_test(chunks_are_judged_and_several_are_under_way),
-        cmocka_unit_test(rounds_reuse_the_connection),
-        cmocka_unit_test(a_chunk_that_is_damaged_twice_fails_the_round),
-        cmocka_unit_test(a_chunk_that_is_damaged_once_is_sent_again),
-        cmocka_unit_test(an_end_without_all_chunks_names_the_route),
-        cmocka_unit_test(another_incarnation_is_refused),
-        cmocka_unit_test(a_receiver_that_dies_is_a_lost_peer),
-        cmocka_unit_test(a_receiver_that_stops_ends_every_call),
-        cmocka_unit_test(a_silent_receiver_is_lost_long_before_the_deadline),
-        cmocka_unit_test(a_fence_asks_the_sender_to_stop_and_keeps_the_memory),
-        cmocka_unit_test(late_puts_do_not_land_after_a_fence),
-        cmocka_unit_test(a_sender_that_dies_is_lost_and_fenced_by_other_memory),
-        cmocka_unit_test(a_silent_sender_is_lost),
-        cmocka_unit_test(nobody_there_is_a_timeout_or_a_lost_peer),
-        cmocka_unit_test(an_idle_engine_does_not_run),
-        cmocka_unit_test(nothing_is_left_behind_after_a_kill),
+        PROMISE(puts_are_in_place_after_a_flush),
+        PROMISE(chunks_are_judged_and_several_are_under_way),
+        PROMISE(rounds_reuse_the_connection),
+        PROMISE(a_chunk_that_is_damaged_twice_fails_the_round),
+        PROMISE(a_chunk_that_is_damaged_once_is_sent_again),
+        PROMISE(an_end_without_all_chunks_names_the_route),
+        PROMISE(another_incarnation_is_refused),
+        PROMISE(a_receiver_that_dies_is_a_lost_peer),
+        PROMISE(a_receiver_that_stops_ends_every_call),
+        PROMISE(a_silent_receiver_is_lost_long_before_the_deadline),
+        PROMISE(a_fence_asks_the_sender_to_stop_and_keeps_the_memory),
+        PROMISE(late_puts_do_not_land_after_a_fence),
+        PROMISE(a_sender_that_dies_is_lost_and_fenced_by_other_memory),
+        PROMISE(a_silent_sender_is_lost),
+        PROMISE(nobody_there_is_a_timeout_or_a_lost_peer),
+        PROMISE(an_idle_engine_does_not_run),
+        PROMISE(nothing_is_left_behind_after_a_kill),
+        PROMISE(constructors_survive_failed_allocations),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+#undef PROMISE
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }
