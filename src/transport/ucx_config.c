@@ -15,17 +15,26 @@ typedef struct wish {
     const char *value;
     const char *others[2]; /* variables that say the same more narrowly */
     const char *key;       /* as ucp_config_modify of 1.13 knows it; NULL: by its name */
+    const char *only_with; /* a variable without which it would mean nothing; NULL: always */
 } wish_t;
 
 static const wish_t wishes[] = {
-    /* Without it shared-memory lanes are not used where failures are to be noticed: tcp instead. */
-    { "MM_ERROR_HANDLING", "y", { "UCX_POSIX_ERROR_HANDLING", "UCX_SYSV_ERROR_HANDLING" }, NULL },
+    /* In a queue of UCX's shared memory a sender takes an entry, then fills it. One that is killed
+     * between the two blocks the queue: its receiver never hears from anybody again. */
+    { "TLS", "^shm", { NULL }, NULL, NULL },
+    /* Who asks for them all the same: without it they are not used where failures are to be
+     * noticed, but tcp. */
+    { "MM_ERROR_HANDLING",
+      "y",
+      { "UCX_POSIX_ERROR_HANDLING", "UCX_SYSV_ERROR_HANDLING" },
+      NULL,
+      "UCX_TLS" },
     /* A peer that dies is noticed after this; UCX's own 20 s let puts "succeed" meanwhile. */
-    { "KEEPALIVE_INTERVAL", "1s", { NULL }, NULL },
+    { "KEEPALIVE_INTERVAL", "1s", { NULL }, NULL, NULL },
     /* 8 KiB segments reach a third of the speed. A transport's own settings have no prefix here,
      * and UCX accepts any key: what it does not know it says in a warning, later. */
-    { "TCP_TX_SEG_SIZE", "512k", { NULL }, "TX_SEG_SIZE" },
-    { "TCP_RX_SEG_SIZE", "512k", { NULL }, "RX_SEG_SIZE" },
+    { "TCP_TX_SEG_SIZE", "512k", { NULL }, "TX_SEG_SIZE", NULL },
+    { "TCP_RX_SEG_SIZE", "512k", { NULL }, "RX_SEG_SIZE", NULL },
 };
 
 static bool is_kept(const char *variable, const wish_t *wish)
@@ -43,6 +52,9 @@ static heft_status_t modify(const heft__ucx_api_t *api, ucp_config_t *config, co
                             heft_error_t *err)
 {
     char variable[64];
+    if (wish->only_with != NULL && getenv(wish->only_with) == NULL) {
+        return HEFT_OK;
+    }
     (void)snprintf(variable, sizeof variable, "UCX_%s", wish->name);
     bool kept = is_kept(variable, wish);
     for (int i = 0; i < 2 && wish->others[i] != NULL; i++) {
@@ -74,9 +86,9 @@ heft_status_t heft__ucx_config_read(const heft__ucx_api_t *api, const heft__ucx_
     }
     char lanes[16];
     (void)snprintf(lanes, sizeof lanes, "%u", opts->max_lanes);
-    const wish_t devices = { "NET_DEVICES", opts->net_devices, { NULL }, NULL };
-    const wish_t large = { "MAX_RNDV_LANES", lanes, { NULL }, NULL };
-    const wish_t small = { "MAX_EAGER_LANES", lanes, { NULL }, NULL };
+    const wish_t devices = { "NET_DEVICES", opts->net_devices, { NULL }, NULL, NULL };
+    const wish_t large = { "MAX_RNDV_LANES", lanes, { NULL }, NULL, NULL };
+    const wish_t small = { "MAX_EAGER_LANES", lanes, { NULL }, NULL, NULL };
     if (status == HEFT_OK && opts->net_devices != NULL && opts->net_devices[0] != '\0') {
         status = modify(api, config, &devices, err);
     }
