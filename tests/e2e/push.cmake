@@ -19,7 +19,7 @@ set_source_files_properties(e2e/fleet_model.c PROPERTIES COMPILE_OPTIONS -O2)
 if(HEFT_HAS_UCX)
   foreach(name test_push test_in_place)
     add_test(NAME ${name}_ucx COMMAND ${name} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}/tests")
-    set_tests_properties(${name}_ucx PROPERTIES TIMEOUT 240 LABELS "sync;e2e" SKIP_RETURN_CODE 77
+    set_tests_properties(${name}_ucx PROPERTIES TIMEOUT 600 LABELS "sync;e2e" SKIP_RETURN_CODE 77
       ENVIRONMENT "HEFT_TEST_TRANSPORT=ucx;HEFT_TRANSPORT=ucx;HEFT_UCX_ALLOW_TCP=1;UCX_TLS=tcp;UCX_NET_DEVICES=lo")
   endforeach()
 endif()

@@ -10,7 +10,7 @@ if(HEFT_HAS_UCX)
   target_link_libraries(test_ucx PRIVATE heft_flags heft_static heft_test_support PkgConfig::CMOCKA)
   foreach(lanes tcp memory)
     add_test(NAME test_ucx_${lanes} COMMAND test_ucx ${lanes} WORKING_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}")
-    set_tests_properties(test_ucx_${lanes} PROPERTIES TIMEOUT 240 LABELS transport SKIP_RETURN_CODE 77
+    set_tests_properties(test_ucx_${lanes} PROPERTIES TIMEOUT 600 LABELS transport SKIP_RETURN_CODE 77
       RESOURCE_LOCK dev_shm)
   endforeach()
 endif()
