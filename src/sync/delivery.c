@@ -103,6 +103,18 @@ const uint32_t *heft__delivery_get_entry_senders(const heft__delivery_t *d, uint
                : heft_routes_get_param_senders(d->inputs->routes, 0, entry - n_params, n_out);
 }
 
+const char *heft__delivery_get_name(const heft__delivery_t *d, uint32_t entry)
+{
+    heft_tensor_info_t info;
+    const uint32_t n_params = d->layout->n_params;
+    if (entry >= n_params) {
+        return d->inputs->items[entry - n_params].name;
+    }
+    const bool is_known = d->plan != NULL && heft_plan_query_param(d->plan, d->rank_index, entry,
+                                                                   &info, NULL) == HEFT_OK;
+    return is_known ? info.name : NULL;
+}
+
 void heft__delivery_count(const heft__delivery_t *d, uint32_t sender, int64_t *bytes_out,
                           int64_t *pieces_out)
 {
@@ -232,6 +244,14 @@ static heft_status_t add_entry(heft__packing_t *packing, uint32_t entry, uint32_
     return HEFT_OK;
 }
 
+static const char *name_of(const void *arg, uint32_t route)
+{
+    const heft__packing_t *packing = arg;
+    const uint32_t entry =
+        route < packing->n_entries ? packing->first + route : packed_of(packing, route)->entry;
+    return heft__delivery_get_name(&packing->delivery, entry);
+}
+
 static heft_status_t alloc_routes(heft__packing_t *packing, bool needs_scratch, heft_error_t *err)
 {
     const size_t n = (size_t)packing->n_entries + packing->n_packed;
@@ -281,6 +301,8 @@ heft_status_t heft__packing_init(const heft__delivery_t *d, uint32_t first, uint
     out->expect.pack = pack;
     out->expect.unpack = unpack;
     out->expect.pack_arg = out;
+    out->expect.name_of = name_of;
+    out->expect.name_arg = out;
     return HEFT_OK;
 }
 

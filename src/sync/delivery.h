@@ -15,6 +15,7 @@ typedef struct heft__delivery {
     const heft_routes_t *routes;
     const heft__inputs_t *inputs;
     const heft__staging_t *layout;
+    const heft_plan_t *plan; /* NULL: parameters have no names */
     uint32_t rank_index;
 } heft__delivery_t;
 
@@ -31,6 +32,8 @@ uint32_t heft__delivery_find_sender(const heft__delivery_t *d, uint32_t sender);
 /* The sources that send something of an entry, ascending; borrowed. */
 const uint32_t *heft__delivery_get_entry_senders(const heft__delivery_t *d, uint32_t entry,
                                                  uint32_t *n_out);
+/* The name of an entry; borrowed from the plan. NULL: it is not known. */
+const char *heft__delivery_get_name(const heft__delivery_t *d, uint32_t entry);
 /* Bytes and pieces that one source sends. */
 void heft__delivery_count(const heft__delivery_t *d, uint32_t sender, int64_t *bytes_out,
                           int64_t *pieces_out);
@@ -55,7 +58,7 @@ typedef struct heft__packing {
 
 /* sender: the source that will send by it; UINT32_MAX: for the receiver, of all of them. *out is
  * borrowed by whoever is given its expectation, and must stay where it is; what the delivery views
- * is borrowed for sending alone. */
+ * is borrowed for sending, and by a receiver until a window has been given the expectation. */
 HEFT_MUST_CHECK heft_status_t heft__packing_init(const heft__delivery_t *d, uint32_t first,
                                                  uint32_t end, uint32_t sender,
                                                  heft__packing_t *out, heft_error_t *err);

@@ -83,6 +83,11 @@ static uint32_t count_senders(const heft_subscriber_t *sub, const heft__order_t 
     return n;
 }
 
+static const char *name_of_entry(const void *arg, uint32_t route)
+{
+    return heft__delivery_get_name(arg, route);
+}
+
 /* From one that feeds: everything. */
 static heft_status_t expect_feed(heft_subscriber_t *sub, heft_error_t *err)
 {
@@ -91,6 +96,9 @@ static heft_status_t expect_feed(heft_subscriber_t *sub, heft_error_t *err)
     heft_status_t status =
         heft__staging_expect(&sub->work.layout, sub->work.plan, 0, &routes, &expect, err);
     if (status == HEFT_OK) {
+        const heft__delivery_t delivery = heft__work_delivery(&sub->work);
+        expect.name_of = name_of_entry;
+        expect.name_arg = &delivery;
         status = heft__window_expect(sub->window, &expect, err);
     }
     heft__free(routes);

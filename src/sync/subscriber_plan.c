@@ -48,9 +48,9 @@ void heft__work_fini(heft__work_t *work)
 
 heft__delivery_t heft__work_delivery(const heft__work_t *work)
 {
-    return (heft__delivery_t){ .routes = work->routes,
-                               .inputs = &work->inputs,
-                               .layout = &work->layout };
+    return (heft__delivery_t){
+        .routes = work->routes, .inputs = &work->inputs, .layout = &work->layout, .plan = work->plan
+    };
 }
 
 static heft_status_t alloc_work(heft__work_t *work, heft_error_t *err)

@@ -6,6 +6,7 @@
  */
 #include "transport/chunk.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define MAGIC 0x4b434648u /* "HFCK" */
@@ -85,7 +86,8 @@ static void place(const heft__route_t *route, int64_t chunk_bytes, uint64_t inde
 struct heft__chunk_rx {
     heft__expect_t expect; /* its routes are a copy */
     heft__token_t token;
-    uint64_t *first; /* by route: bit of its first chunk */
+    const char **names; /* by route, in one block with their text; NULL: none are known */
+    uint64_t *first;    /* by route: bit of its first chunk */
     uint64_t *n_left;
     uint8_t *arrived; /* bits */
     uint8_t *damaged;
@@ -156,6 +158,36 @@ static heft_status_t alloc_rx(heft__chunk_rx_t *rx, const heft__expect_t *expect
     return HEFT_OK;
 }
 
+/* Afterwards nothing of the caller's is asked. */
+static heft_status_t copy_names(heft__chunk_rx_t *rx, heft_error_t *err)
+{
+    const heft__expect_t *expect = &rx->expect;
+    size_t bytes = expect->n_routes * sizeof *rx->names;
+    if (expect->name_of == NULL || expect->n_routes == 0) {
+        return HEFT_OK;
+    }
+    for (uint32_t i = 0; i < expect->n_routes; i++) {
+        const char *name = expect->name_of(expect->name_arg, i);
+        bytes += name != NULL ? strlen(name) + 1 : 0;
+    }
+    rx->names = heft__malloc(bytes);
+    if (rx->names == NULL) {
+        return heft__error_nomem(err, bytes);
+    }
+    char *at = (char *)(rx->names + expect->n_routes);
+    for (uint32_t i = 0; i < expect->n_routes; i++) {
+        const char *name = expect->name_of(expect->name_arg, i);
+        rx->names[i] = name != NULL ? at : NULL;
+        if (name != NULL) {
+            const size_t n = strlen(name) + 1;
+            memcpy(at, name, n);
+            at += n;
+        }
+    }
+    rx->expect.name_of = NULL;
+    return HEFT_OK;
+}
+
 heft_status_t heft__chunk_rx_create(const heft__expect_t *expect, int64_t window_bytes,
                                     heft__chunk_rx_t **rx_out, heft_error_t *err)
 {
@@ -170,6 +202,9 @@ heft_status_t heft__chunk_rx_create(const heft__expect_t *expect, int64_t window
     }
     rx->n_bits = n_chunks;
     status = alloc_rx(rx, expect, err);
+    if (status == HEFT_OK) {
+        status = copy_names(rx, err);
+    }
     if (status != HEFT_OK) {
         heft__chunk_rx_destroy(rx);
         return status;
@@ -185,6 +220,7 @@ void heft__chunk_rx_destroy(heft__chunk_rx_t *rx)
         return;
     }
     heft__free((void *)(uintptr_t)rx->expect.routes);
+    heft__free((void *)rx->names);
     heft__free(rx->first);
     heft__free(rx->n_left);
     heft__free(rx->arrived);
@@ -224,6 +260,46 @@ static void set_bit(uint8_t *bits, uint64_t i)
     bits[i / 8] |= (uint8_t)(1u << (i % 8));
 }
 
+/* ---- what is said of chunks ---- */
+
+enum { PLACE_TEXT_BYTES = 176 };
+
+/* Where chunks [begin, end) of a route belong, before what is wrong with them; "" without a name.
+ */
+static const char *say_place(const heft__chunk_rx_t *rx, uint64_t route, uint64_t begin,
+                             uint64_t end, char text[PLACE_TEXT_BYTES])
+{
+    const heft__route_t *r = &rx->expect.routes[route];
+    const int64_t chunk_bytes = rx->expect.chunk_bytes;
+    text[0] = '\0';
+    if (rx->names != NULL && rx->names[route] != NULL) {
+        const bool is_last = end >= n_chunks_of(r, chunk_bytes);
+        (void)snprintf(text, PLACE_TEXT_BYTES,
+                       "tensor \"%.96s\" %sbytes [%lld..%lld): ", rx->names[route],
+                       is_packed(&rx->expect, route) ? "packed " : "",
+                       (long long)((int64_t)begin * chunk_bytes),
+                       (long long)(is_last ? r->bytes : (int64_t)end * chunk_bytes));
+    }
+    return text;
+}
+
+/* The first chunks in a row that have not come; there are some. */
+static void find_gap(const heft__chunk_rx_t *rx, uint32_t route, uint64_t *begin_out,
+                     uint64_t *end_out)
+{
+    const uint64_t n = n_chunks_of(&rx->expect.routes[route], rx->expect.chunk_bytes);
+    uint64_t begin = 0;
+    while (begin < n && get_bit(rx->arrived, rx->first[route] + begin)) {
+        begin++;
+    }
+    uint64_t end = begin;
+    while (end < n && !get_bit(rx->arrived, rx->first[route] + end)) {
+        end++;
+    }
+    *begin_out = begin;
+    *end_out = end;
+}
+
 /* The header agrees with what is expected; *bit_out is its chunk. */
 static heft_status_t check_header(const heft__chunk_rx_t *rx, const heft__chunk_header_t *h,
                                   size_t n, uint64_t *bit_out, heft_error_t *err)
@@ -238,10 +314,12 @@ static heft_status_t check_header(const heft__chunk_rx_t *rx, const heft__chunk_
         return heft__error_set(err, HEFT_ERR_PROTOCOL, "chunk of route %llu, there are %u",
                                (unsigned long long)h->route, rx->expect.n_routes);
     }
+    char where[PLACE_TEXT_BYTES];
     const heft__route_t *route = &rx->expect.routes[h->route];
     const uint64_t n_chunks = n_chunks_of(route, rx->expect.chunk_bytes);
     if (h->index >= n_chunks) {
-        return heft__error_set(err, HEFT_ERR_PROTOCOL, "chunk %llu of route %llu, which has %llu",
+        return heft__error_set(err, HEFT_ERR_PROTOCOL, "%schunk %llu of route %llu, which has %llu",
+                               say_place(rx, h->route, 0, n_chunks, where),
                                (unsigned long long)h->index, (unsigned long long)h->route,
                                (unsigned long long)n_chunks);
     }
@@ -250,15 +328,17 @@ static heft_status_t check_header(const heft__chunk_rx_t *rx, const heft__chunk_
     place(route, rx->expect.chunk_bytes, h->index, &offset, &length);
     if (h->offset != offset || h->length != length || n != length) {
         return heft__error_set(err, HEFT_ERR_PROTOCOL,
-                               "chunk %llu of route %llu: %llu bytes (%zu came) at %llu, expected "
-                               "%llu at %llu",
+                               "%schunk %llu of route %llu: %llu bytes (%zu came) at %llu, "
+                               "expected %llu at %llu",
+                               say_place(rx, h->route, h->index, h->index + 1, where),
                                (unsigned long long)h->index, (unsigned long long)h->route,
                                (unsigned long long)h->length, n, (unsigned long long)h->offset,
                                (unsigned long long)length, (unsigned long long)offset);
     }
     *bit_out = rx->first[h->route] + h->index;
     if (get_bit(rx->arrived, *bit_out)) {
-        return heft__error_set(err, HEFT_ERR_PROTOCOL, "chunk %llu of route %llu came twice",
+        return heft__error_set(err, HEFT_ERR_PROTOCOL, "%schunk %llu of route %llu came twice",
+                               say_place(rx, h->route, h->index, h->index + 1, where),
                                (unsigned long long)h->index, (unsigned long long)h->route);
     }
     return HEFT_OK;
@@ -274,8 +354,10 @@ static heft_status_t check_crc(heft__chunk_rx_t *rx, const heft__chunk_header_t 
     const bool is_second = get_bit(rx->damaged, bit);
     set_bit(rx->damaged, bit);
     rx->has_failed = rx->has_failed || is_second;
+    char where[PLACE_TEXT_BYTES];
     return heft__error_set(err, is_second ? HEFT_ERR_PROTOCOL : HEFT_ERR_DIGEST,
-                           "chunk %llu of route %llu: CRC %08x, its header says %08x%s",
+                           "%schunk %llu of route %llu: CRC %08x, its header says %08x%s",
+                           say_place(rx, h->route, h->index, h->index + 1, where),
                            (unsigned long long)h->index, (unsigned long long)h->route, crc, h->crc,
                            is_second ? ", for the second time" : "");
 }
@@ -384,9 +466,13 @@ heft_status_t heft__chunk_rx_check_whole(const heft__chunk_rx_t *rx, heft_error_
 {
     for (uint32_t i = 0; i < rx->expect.n_routes; i++) {
         if (rx->n_left[i] > 0) {
+            char where[PLACE_TEXT_BYTES];
+            uint64_t begin;
+            uint64_t end;
+            find_gap(rx, i, &begin, &end);
             return heft__error_set(
-                err, HEFT_ERR_MISMATCH, "route %u: %llu of %llu chunks have not come", i,
-                (unsigned long long)rx->n_left[i],
+                err, HEFT_ERR_MISMATCH, "%sroute %u: %llu of %llu chunks have not come",
+                say_place(rx, i, begin, end, where), i, (unsigned long long)rx->n_left[i],
                 (unsigned long long)n_chunks_of(&rx->expect.routes[i], rx->expect.chunk_bytes));
         }
     }

@@ -68,7 +68,8 @@ HEFT_MUST_CHECK heft_status_t heft__chunk_rx_check_placed(heft__chunk_rx_t *rx,
 bool heft__chunk_rx_has_failed(const heft__chunk_rx_t *rx);
 /* All senders that are expected have begun. */
 bool heft__chunk_rx_has_all_senders(const heft__chunk_rx_t *rx);
-/* Every expected chunk has arrived. HEFT_ERR_MISMATCH names the first route that lacks some. */
+/* Every expected chunk has arrived. HEFT_ERR_MISMATCH names the first route that lacks some,
+ * and, where it has a name, the first bytes that are missing. */
 HEFT_MUST_CHECK heft_status_t heft__chunk_rx_check_whole(const heft__chunk_rx_t *rx,
                                                          heft_error_t *err);
 

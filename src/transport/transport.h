@@ -59,6 +59,10 @@ typedef struct heft__expect {
     heft__pack_t unpack;
     void *pack_arg;
     uint8_t *scratch;
+    /* NULL, or what a route carries (NULL: it has no name), for what a receiver says of its chunks;
+     * it asks once and keeps a copy. */
+    const char *(*name_of)(const void *arg, uint32_t route);
+    const void *name_arg;
 } heft__expect_t;
 
 typedef struct heft__transport heft__transport_t; /* locked */

@@ -339,7 +339,7 @@ static void inputs_come_in_chunks_or_not_at_all(void **state)
         int64_t after; /* r, s, a, b */
         const char *text;
     } cases[] = {
-        { HEFT__LOOP_DROP, 3, "route 5: 1 of 1 chunks have not come" },
+        { HEFT__LOOP_DROP, 3, "tensor \"b\" bytes [0..64): route 5: 1 of 1 chunks have not come" },
         { HEFT__LOOP_REPEAT, 2, "chunk 0 of route 4 came twice" },
         { HEFT__LOOP_SWAP_HALVES, 3, "loader input \"b\": digest" },
         { HEFT__LOOP_ZERO, 2, "loader input \"a\": digest" },

@@ -804,7 +804,7 @@ static void chunk_corrupt_twice_aborts(void **state)
     start_loop(&fleet, false, 0);
     push_ok(&fleet, 1, &result);
     push_with_fault(&fleet, HEFT__LOOP_CORRUPT_AGAIN, 2, 2, HEFT_ERR_PROTOCOL,
-                    "chunk 0 of route 2: CRC ");
+                    "tensor \"gate_up\" bytes [0..6144): chunk 0 of route 2: CRC ");
     pf_expect_version(&fleet, 1);
     push_ok(&fleet, 2, &result);
     pf_expect_untorn(&fleet, false);
@@ -819,11 +819,11 @@ static void chunk_duplicate_extra_and_lost_fail_the_round(void **state)
     start_loop(&fleet, false, 0);
     push_ok(&fleet, 1, &result);
     push_with_fault(&fleet, HEFT__LOOP_REPEAT, 3, 2, HEFT_ERR_PROTOCOL,
-                    "chunk 0 of route 3 came twice");
+                    "tensor \"norm\" bytes [0..64): chunk 0 of route 3 came twice");
     push_with_fault(&fleet, HEFT__LOOP_STRAY, 1, 3, HEFT_ERR_PROTOCOL,
                     "chunk 1 of route 1, which has 1");
     push_with_fault(&fleet, HEFT__LOOP_DROP, 9, 4, HEFT_ERR_MISMATCH,
-                    "route 4: 1 of 1 chunks have not come");
+                    "tensor \"qkv\" bytes [0..4096): route 4: 1 of 1 chunks have not come");
     pf_expect_version(&fleet, 1);
     push_ok(&fleet, 5, &result);
     pf_expect_untorn(&fleet, false);

@@ -318,6 +318,10 @@ static void faults_to_one_chunk_of_one_source(void **state)
             heft_status_t status = pf_push(&fleet, live + 1, &result, &err);
             assert_true(heft__loop_was_reached(loop));
             assert_int_equal(status == HEFT_OK, cases[i].is_mended);
+            if (cases[i].fault == HEFT__LOOP_DROP) {
+                EXPECT_MESSAGE("tensor \"");
+                EXPECT_MESSAGE("bytes [0..");
+            }
             live += cases[i].is_mended;
             pf_expect_version(&fleet, live);
             push_ok(&fleet, ++live, &result);

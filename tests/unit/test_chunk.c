@@ -270,6 +270,70 @@ static void one_more_sender_is_refused(void **state)
     tear_down(b);
 }
 
+static const char *name_of(const void *arg, uint32_t route)
+{
+    const char *const *names = arg;
+    return names[route];
+}
+
+/* What is wrong with a chunk is said of the tensor and the bytes in it. */
+static void names_say_which_bytes(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    static const char *const names[] = { "layers.0.w", NULL, "layers.1.w", "head" };
+    char kept[] = "head"; /* a copy is made of it */
+    const char *const given[] = { names[0], NULL, names[2], kept };
+    heft__expect_t expect = expect_of(100);
+    expect.name_of = name_of;
+    expect.name_arg = given;
+    bench_t *b = set_up(100);
+    heft__chunk_rx_destroy(b->rx);
+    EXPECT_STATUS(heft__chunk_rx_create(&expect, WINDOW, &b->rx, &err), HEFT_OK);
+    memset(kept, 'x', 4);
+    heft__chunk_rx_arm(b->rx, round_1);
+    EXPECT_STATUS(heft__chunk_rx_check_whole(b->rx, &err), HEFT_ERR_MISMATCH);
+    EXPECT_MESSAGE("tensor \"layers.0.w\" bytes [0..250): route 0: 3 of 3 chunks have not come");
+    heft__chunk_header_t h = header_of(b, 0, 0, 0, 100);
+    EXPECT_STATUS(take(b, &h, 100, &err), HEFT_OK);
+    EXPECT_STATUS(heft__chunk_rx_check_whole(b->rx, &err), HEFT_ERR_MISMATCH);
+    EXPECT_MESSAGE("tensor \"layers.0.w\" bytes [100..250): route 0: 2 of 3 chunks");
+    h = header_of(b, 0, 2, 200, 50);
+    h.crc ^= 1;
+    EXPECT_STATUS(take(b, &h, 50, &err), HEFT_ERR_DIGEST);
+    EXPECT_MESSAGE("tensor \"layers.0.w\" bytes [200..250): chunk 2 of route 0: CRC ");
+    h = header_of(b, 0, 2, 200, 50);
+    EXPECT_STATUS(take(b, &h, 50, &err), HEFT_OK);
+    EXPECT_STATUS(heft__chunk_rx_check_whole(b->rx, &err), HEFT_ERR_MISMATCH);
+    EXPECT_MESSAGE("tensor \"layers.0.w\" bytes [100..200): route 0: 1 of 3 chunks");
+    h = header_of(b, 0, 1, 100, 100);
+    EXPECT_STATUS(take(b, &h, 100, &err), HEFT_OK);
+    h = header_of(b, 2, 0, 256, 100);
+    EXPECT_STATUS(take(b, &h, 100, &err), HEFT_OK);
+    h = header_of(b, 3, 5, 900, 100);
+    EXPECT_STATUS(take(b, &h, 100, &err), HEFT_OK);
+    EXPECT_STATUS(heft__chunk_rx_check_whole(b->rx, &err), HEFT_ERR_MISMATCH);
+    EXPECT_MESSAGE("tensor \"head\" bytes [0..500): route 3: 5 of 6 chunks");
+    EXPECT_STATUS(take(b, &h, 100, &err), HEFT_ERR_PROTOCOL);
+    EXPECT_MESSAGE("tensor \"head\" bytes [500..600): chunk 5 of route 3 came twice");
+    heft__chunk_rx_arm(b->rx, round_1);
+    h = header_of(b, 1, 0, 256, 0); /* of what has no name the number is said */
+    EXPECT_STATUS(take(b, &h, 0, &err), HEFT_ERR_PROTOCOL);
+    assert_memory_equal(err.message, "chunk 0 of route 1", 18);
+    const int64_t live = heft__alloc_live();
+    heft__chunk_rx_t *rx = NULL;
+    heft_status_t status = HEFT_ERR_NOMEM;
+    for (long k = 0; status != HEFT_OK; k++) {
+        heft__alloc_fail_at(k);
+        status = heft__chunk_rx_create(&expect, WINDOW, &rx, &err);
+        heft__alloc_fail_at(-1);
+        assert_true(status == HEFT_OK || (status == HEFT_ERR_NOMEM && k < 7));
+        assert_true(status == HEFT_OK || heft__alloc_live() == live);
+    }
+    heft__chunk_rx_destroy(rx);
+    tear_down(b);
+}
+
 static void wrong_routes_are_refused(void **state)
 {
     (void)state;
@@ -450,6 +514,7 @@ int main(void)
         cmocka_unit_test(a_bad_crc_is_asked_for_once_more),
         cmocka_unit_test(another_round_does_not_touch_this_one),
         cmocka_unit_test(one_more_sender_is_refused),
+        cmocka_unit_test(names_say_which_bytes),
         cmocka_unit_test(wrong_routes_are_refused),
         cmocka_unit_test(seven_chunks_from_three_senders),
         cmocka_unit_test(beyond_4gib_offsets),

@@ -111,9 +111,9 @@ static heft_status_t end_init(const env_t *e, uint32_t sender, end_t *end, heft_
         status = heft__delivery_route(e->plan, &e->sources, &end->inputs, &end->routes, err);
     }
     if (status == HEFT_OK) {
-        end->delivery = (heft__delivery_t){ .routes = end->routes,
-                                            .inputs = &end->inputs,
-                                            .layout = &end->layout };
+        end->delivery = (heft__delivery_t){
+            .routes = end->routes, .inputs = &end->inputs, .layout = &end->layout, .plan = e->plan
+        };
         status = heft__packing_init(&end->delivery, 0, end->layout.n_entries, sender, &end->packing,
                                     err);
     }
@@ -155,6 +155,11 @@ static void both_send_parameters_and_inputs(void **state)
     assert_int_equal(end.packing.expect.n_senders, 2);
     assert_int_equal(end.packing.expect.n_routes, 3 + 4); /* r and a by both */
     assert_int_equal(end.packing.expect.n_packed, 4);
+    static const char *const names[] = { "p", "r", "a", "r", "r", "a", "a" };
+    for (uint32_t route = 0; route < end.packing.expect.n_routes; route++) {
+        assert_string_equal(end.packing.expect.name_of(end.packing.expect.name_arg, route),
+                            names[route]);
+    }
     end_fini(&end);
     stop(&e);
 }
