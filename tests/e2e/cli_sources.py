@@ -59,9 +59,9 @@ class Sources(Case):
         with urllib.request.urlopen(self.url + "/v1/status", timeout=DEADLINE_S) as reply:
             return json.loads(reply.read())
 
-    def await_state(self, state):
+    def await_status(self, key, value):
         end = time.monotonic() + DEADLINE_S
-        while self.status()["state"] != state:
+        while self.status()[key] != value:
             self.assertLess(time.monotonic(), end)
             time.sleep(0.01)
 
@@ -107,14 +107,15 @@ class Sources(Case):
             self.assertEqual(process.stop(), 0, process.errors)
 
     def test_a_rank_that_does_not_come_is_named(self):
-        children = [self.start(rank, 3, 1, "--deadline-ms", 4000) for rank in (0, 2)]
-        code, result, errors = self.finish(children[0])
+        follower = self.start(2, 3, 1, "--deadline-ms", 20000)
+        self.await_status("sources", 1)
+        code, result, errors = self.finish(self.start(0, 3, 1, "--deadline-ms", 4000))
         self.assertEqual(code, 5)
         self.assertIn("2 of 3 source ranks of job heft are there after 4 s: rank 1 missing", errors)
         self.assertEqual(result["error"]["status"], "ERR_TIMEOUT")
-        code, result, errors = self.finish(children[1])
+        code, result, errors = self.finish(follower)
         self.assertEqual(code, 5)
-        self.assertIn("no round of version 1 began within 4 s: has rank 0 pushed?", errors)
+        self.assertIn("no round of version 1 began within 20 s: has rank 0 pushed?", errors)
         self.assertEqual(self.status()["state"], "idle")
 
     def test_a_share_needs_the_number_of_ranks(self):
@@ -127,7 +128,7 @@ class Sources(Case):
         trained = self.dir / "trained"
         write_dense_model(trained, start=20000)
         children = [self.start(rank, 3, 2, "--max-rate", 600, model=trained) for rank in range(3)]
-        self.await_state("staging")
+        self.await_status("state", "staging")
         children[1].send_signal(number)
         for rank in (0, 2):
             code, result, errors = self.finish(children[rank])

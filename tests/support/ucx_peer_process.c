@@ -243,6 +243,7 @@ void up_start(up_process_t *p, const heft__ucx_opts_t *opts)
     assert_non_null(p->out);
 }
 
+HEFT_PRINTF(2, 0)
 static void send_line(up_process_t *p, const char *format, va_list args)
 {
     (void)vfprintf(p->in, format, args);
