@@ -29,8 +29,8 @@ from process_faults import Fleet, LIMITS, Schedules, SEED, TP, run
 
 PUSHES = int(os.environ.get("HEFT_TEST_PUSHES", "8"))
 FAULTS = ("lost", "unanswered", "repeated", "late", "swallowed")
-CONTACT_S = 3  # longer than a busy machine keeps a process waiting
-LOSSY_LIMITS = tuple("8000" if LIMITS[i - 1] in ("--preflight-ms", "--verify-ms") else one for i, one in enumerate(LIMITS))
+CONTACT_S = 6  # longer than a busy machine keeps a process waiting
+LOSSY_LIMITS = tuple("16000" if LIMITS[i - 1] in ("--preflight-ms", "--verify-ms") else one for i, one in enumerate(LIMITS))
 LOSSY_LIMITS = ("--contact-ms", str(1000 * CONTACT_S), *LOSSY_LIMITS[2:])
 SHARE = float(os.environ.get("HEFT_TEST_SHARE", "0.04"))  # of the requests, for each fault
 
@@ -125,7 +125,7 @@ class Proxy:
 class LossyFleet(Fleet):
     """Members that reach the coordinator through the proxy alone."""
 
-    limits, deadline_ms = LOSSY_LIMITS, 6000
+    limits, deadline_ms = LOSSY_LIMITS, 2000 * CONTACT_S
 
     def start_coordinator(self):
         super().start_coordinator()
