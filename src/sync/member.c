@@ -340,10 +340,15 @@ static heft_status_t await_bound_locked(heft__member_t *member, heft_error_t *er
         return heft__error_set(err, HEFT_ERR_TIMEOUT, "%s: not bound within %u ms", member->id,
                                member->deadline_ms);
     }
+    /* A last try that got no reply in time is a coordinator that cannot be reached, like any other.
+     */
+    const heft_status_t status =
+        member->contact.status == HEFT_ERR_TIMEOUT ? HEFT_ERR_PEER : member->contact.status;
     if (err != NULL) {
         *err = member->contact;
+        err->status = status;
     }
-    return member->contact.status;
+    return status;
 }
 
 heft_status_t heft__member_await_bound(heft__member_t *member, heft_error_t *err)
