@@ -193,8 +193,10 @@ static void box_text(const heft_placement_t *p, uint32_t t, const heft__bounds_t
     size_t at = (size_t)snprintf(text, 160, "[");
     for (int d = 0; d < rank && at < 160 - 48; d++) {
         const int64_t unit = d == rank - 1 && bits < 8 ? 8 / bits : 1;
+        const int64_t begin = box->begin[d] * unit;
+        const int64_t end = box->end[d] * unit;
         at += (size_t)snprintf(text + at, 160 - at, "%s%lld..%lld", d > 0 ? ", " : "",
-                               (long long)(box->begin[d] * unit), (long long)(box->end[d] * unit));
+                               (long long)begin, (long long)end);
     }
     (void)snprintf(text + at, 160 - at, ")");
 }

@@ -358,8 +358,8 @@ static heft_status_t load_ranks(heft_price_t *p, heft_error_t *err)
 
 static double port_rate(const heft_price_t *p, const side_t *side)
 {
-    return p->links->nic_bytes_per_s *
-           (double)(side->links->nics_per_host / (int64_t)side->n_ports);
+    const int64_t n_nics = side->links->nics_per_host / (int64_t)side->n_ports; /* of one port */
+    return p->links->nic_bytes_per_s * (double)n_nics;
 }
 
 static heft_status_t load_ports(heft_price_t *p, const side_t *side, heft_link_kind_t kind,
