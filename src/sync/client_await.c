@@ -42,12 +42,12 @@ static bool is_there(const json_t *members, const char *id)
 /* The rank before this one, if it should be there and is not. */
 static bool find_gap(const json_t *members, const char *id, char *out, size_t size)
 {
-    const char *dot = strrchr(id, '.');
-    unsigned rank = 0;
-    if (dot == NULL || sscanf(dot + 1, "%u", &rank) != 1 || rank == 0) {
+    uint32_t replica = 0;
+    uint32_t rank = 0;
+    if (!heft__member_id_numbers(id, &replica, &rank) || rank == 0) {
         return false;
     }
-    (void)snprintf(out, size, "%.*s.%u", (int)(dot - id), id, rank - 1);
+    (void)snprintf(out, size, "%.*s.%u", (int)(strrchr(id, '.') - id), id, rank - 1);
     return !is_there(members, out);
 }
 

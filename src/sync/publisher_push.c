@@ -239,21 +239,23 @@ static heft_status_t explain(const heft__outcome_t *outcome, heft_error_t *err)
 static uint32_t count_ranks(const heft_publisher_t *pub, const json_t *status, bool *there,
                             uint32_t most, bool *plain_out)
 {
-    char prefix[HEFT__JOB_SIZE + 16];
+    char own[HEFT__ID_SIZE];
     const json_t *members = json_object_get(status, "members");
     uint32_t n = 0;
     *plain_out = true;
-    (void)snprintf(prefix, sizeof prefix, "source.%s.", pub->job);
     for (size_t i = 0; i < json_array_size(members); i++) {
         const json_t *m = json_array_get(members, i);
         const char *id = json_string_value(json_object_get(m, "id"));
         const char *contact = json_string_value(json_object_get(m, "contact"));
-        unsigned replica = 0;
-        unsigned rank = 0;
-        if (id == NULL || strncmp(id, prefix, strlen(prefix)) != 0 ||
-            (contact != NULL && strcmp(contact, "lost") == 0) ||
-            sscanf(id + strlen(prefix), "%u.%u", &replica, &rank) != 2) {
+        uint32_t replica = 0;
+        uint32_t rank = 0;
+        if (id == NULL || !heft__member_id_numbers(id, &replica, &rank) ||
+            (contact != NULL && strcmp(contact, "lost") == 0)) {
             continue;
+        }
+        heft__member_id_format(HEFT__ROLE_SOURCE, pub->job, replica, rank, own);
+        if (strcmp(id, own) != 0) {
+            continue; /* a destination, or of another job */
         }
         n++;
         if (replica == 0 && rank < most) {

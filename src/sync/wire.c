@@ -147,6 +147,30 @@ void heft__member_id_format(heft__role_t role, const char *job, uint32_t replica
     (void)snprintf(out, HEFT__ID_SIZE, "%s.%s.%u.%u", heft__role_text(role), job, replica, rank);
 }
 
+static bool read_number(const char *text, char stop, uint32_t *out)
+{
+    if (*text < '0' || *text > '9') {
+        return false;
+    }
+    char *end = NULL;
+    const unsigned long value = strtoul(text, &end, 10);
+    *out = (uint32_t)value;
+    return *end == stop && value <= UINT32_MAX;
+}
+
+bool heft__member_id_numbers(const char *id, uint32_t *replica_out, uint32_t *rank_out)
+{
+    const char *rank = strrchr(id, '.');
+    if (rank == NULL) {
+        return false;
+    }
+    const char *replica = rank;
+    while (replica > id && replica[-1] != '.') {
+        replica--;
+    }
+    return read_number(replica, '.', replica_out) && read_number(rank + 1, '\0', rank_out);
+}
+
 void heft__object_digest(const void *data, size_t n, char *out)
 {
     heft__sha256_t hash;

@@ -178,6 +178,8 @@ bool heft__is_job(const char *text);
 /* "role.job.replica.rank"; out holds HEFT__ID_SIZE. */
 void heft__member_id_format(heft__role_t role, const char *job, uint32_t replica, uint32_t rank,
                             char *out);
+/* The replica and rank of such an id; false for a text that is none. */
+bool heft__member_id_numbers(const char *id, uint32_t *replica_out, uint32_t *rank_out);
 
 /* SHA-256 of bytes as hex, the name of an object; out holds HEFT__DIGEST_SIZE. */
 void heft__object_digest(const void *data, size_t n, char *out);

@@ -732,6 +732,19 @@ static void identities_have_one_form(void **state)
     assert_true(heft__is_job(job));
     heft__member_id_format(HEFT__ROLE_DESTINATION, job, UINT32_MAX, UINT32_MAX, id);
     assert_int_equal(strlen(id), strlen("destination.") + 64 + 2 * strlen(".4294967295"));
+    uint32_t replica = 0;
+    uint32_t rank = 0;
+    assert_true(heft__member_id_numbers(id, &replica, &rank));
+    assert_int_equal(replica, UINT32_MAX);
+    assert_int_equal(rank, UINT32_MAX);
+    assert_true(heft__member_id_numbers("source.a.7.b.2.30", &replica, &rank));
+    assert_int_equal(replica, 2);
+    assert_int_equal(rank, 30);
+    static const char *const none[] = { "",     "x",    "a.1",    "a.x.1",         "a.1.x",
+                                        "a.1.", "a..1", "a.-1.1", "a.1.4294967296" };
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) {
+        assert_false(heft__member_id_numbers(none[i], &replica, &rank));
+    }
     assert_false(heft__is_job(""));
     assert_false(heft__is_job("a/b"));
     char inc[HEFT__INCARNATION_SIZE];
