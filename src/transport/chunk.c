@@ -273,12 +273,12 @@ static const char *say_place(const heft__chunk_rx_t *rx, uint64_t route, uint64_
     const int64_t chunk_bytes = rx->expect.chunk_bytes;
     text[0] = '\0';
     if (rx->names != NULL && rx->names[route] != NULL) {
+        const int64_t from = (int64_t)begin * chunk_bytes;
         const bool is_last = end >= n_chunks_of(r, chunk_bytes);
-        (void)snprintf(text, PLACE_TEXT_BYTES,
-                       "tensor \"%.96s\" %sbytes [%lld..%lld): ", rx->names[route],
-                       is_packed(&rx->expect, route) ? "packed " : "",
-                       (long long)((int64_t)begin * chunk_bytes),
-                       (long long)(is_last ? r->bytes : (int64_t)end * chunk_bytes));
+        const int64_t to = is_last ? r->bytes : (int64_t)end * chunk_bytes;
+        (void)snprintf(
+            text, PLACE_TEXT_BYTES, "tensor \"%.96s\" %sbytes [%lld..%lld): ", rx->names[route],
+            is_packed(&rx->expect, route) ? "packed " : "", (long long)from, (long long)to);
     }
     return text;
 }

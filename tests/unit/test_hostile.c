@@ -186,7 +186,7 @@ static const hostile_t hostiles[] = {
     { POST("/v1/members") "Content-Length: -1\r\n", NULL, 400, NULL },
     { POST("/v1/members") "Content-Length: 99999999999999999999999\r\n", NULL, 413, NULL },
     { POST("/v1/members") "Content-Length: 1048577\r\n", NULL, 413, "body of more than 1048576" },
-    { PUT("/v1/objects/" DIG) "Content-Length: 16777217\r\n", NULL, 413, "more than 16777216" },
+    { PUT("/v1/objects/" DIG) "Content-Length: 67108865\r\n", NULL, 413, "more than 67108864" },
     { POST("/v1/members") "Content-Type: text/plain\r\n", "{}", 415, "Content-Type text/plain" },
     { POST("/v1/rounds") "Content-Type: application/jsonp\r\n", "{}", 415, "application/jsonp" },
     { GET("/v1/status?verbose=1"), NULL, 400, "unknown argument \\\"verbose\\\"" },
