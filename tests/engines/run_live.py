@@ -85,6 +85,8 @@ def _why_not_packed(engine_name: str, family: Family) -> str:
     needs_amx = {"sglang": family.fp8, "vllm": family.mxfp4}
     if needs_amx.get(engine_name, False) and not torch.cpu._is_amx_tile_supported():
         return "its kernels are for CPUs with AMX, this one has none"
+    if engine_name == "vllm" and family.fp8 and not hasattr(torch.ops._C, "convert_weight_packed"):
+        return "vLLM is built without its fp8 kernels for a CPU with AVX2 alone"
     return ""
 
 

@@ -49,9 +49,10 @@ def build(
     """The model class that vLLM's registry gives for the config; draft: that of its MTP layers."""
     vllm_config = _config_of(config, tp, expert_parallel, draft)
     _start_groups(vllm_config, tp, rank)
-    # fp8 on a CPU is refused where its kernels could not run; loading runs none
+    # fp8 is refused on a CPU that lacks its kernels (no AMX, or a build of vLLM for AVX2); loading runs none
     is_quantised = getattr(config, "quantization_config", None) is not None
     amx = {"_is_amx_tile_supported": lambda: True} if is_quantised else {}
+    operators = {"_supports_cpu_fp8_w8a16": True} if is_quantised else {}
     model_config = vllm_config.model_config
     if draft:
         model_config = vllm_config.speculative_config.draft_model_config
@@ -59,6 +60,7 @@ def build(
         set_default_torch_dtype(model_config.dtype),
         torch.device(device),
         _one_rank.replaced(torch.cpu, **amx),
+        _one_rank.replaced(_custom_ops, **operators),
     ):
         model: torch.nn.Module = initialize_model(vllm_config, model_config=model_config)
     model.heft_vllm_config = vllm_config  # for post()
