@@ -60,6 +60,13 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_name_canonicalize(const char *native
                                                               heft_error_t *err);
 
 /**
+ * 1 if a name is rank-R.NAME, as the tensors of ranks stand in one manifest (a folder of ranks, a
+ * placement); R is written without leading zeros and below 2^24. *rest_out is NAME, borrowed from
+ * the name. 0, and nothing written: any other name.
+ */
+HEFT_API int heft_name_split_rank(const char *name, uint32_t *rank_out, const char **rest_out);
+
+/**
  * The manifest with canonical names of one with native names (such as a checkpoint's). Attributes
  * name_form, layer_form, root, leaf_suffix and container say what was taken away, so that
  * heft_manifest_get_native gives the native names back byte for byte. Root tokens are `base` on the

@@ -32,7 +32,14 @@ from heft.files import (
 from heft.held import Held, held_by
 from heft.manifest import Manifest, Part, TensorInfo
 from heft.memory import Memory, view_as
-from heft.names import LayerForm, NameForm, NameOptions, canonical_name, name_matches
+from heft.names import (
+    LayerForm,
+    NameForm,
+    NameOptions,
+    canonical_name,
+    name_matches,
+    split_rank_name,
+)
 from heft.options import Config, knobs
 from heft.placement import Placement, Shard
 from heft.plan import Finding, FindingKind, Group, Opaque, Piece, PieceSource, Plan, Report
@@ -137,6 +144,7 @@ __all__ = [
     "padded_size",
     "reverse",
     "rollout_tp",
+    "split_rank_name",
     "ucx_version",
     "verify_checkpoint",
     "view_as",

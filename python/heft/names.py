@@ -62,3 +62,11 @@ def canonical_name(native: str, options: NameOptions) -> str:
 def name_matches(pattern: str, name: str) -> bool:
     """Whether a dotted name matches a whole-token pattern; `*`: any number of tokens, also none."""
     return bool(lib.heft_name_matches(encode(pattern), encode(name)))
+
+
+def split_rank_name(name: str) -> tuple[int, str] | None:
+    """(R, NAME) of rank-R.NAME, as tensors of ranks stand in one manifest; None: another name."""
+    text, rank, rest = encode(name), ffi.new("uint32_t *"), ffi.new("char **")
+    if lib.heft_name_split_rank(text, rank, rest) == 0:
+        return None
+    return rank[0], text_of(rest[0])

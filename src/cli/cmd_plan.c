@@ -5,8 +5,6 @@
 #include "cli/cli_region.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 
 typedef struct largest {
     uint32_t group;
@@ -51,20 +49,6 @@ static void priced_fini(priced_t *priced)
     heft_links_destroy(priced->links);
 }
 
-/* The R of rank-R.NAME. */
-static bool read_rank(const char *name, uint32_t *rank_out)
-{
-    static const char prefix[] = "rank-";
-    const char *digits = name + sizeof prefix - 1;
-    if (strncmp(name, prefix, sizeof prefix - 1) != 0 || *digits < '0' || *digits > '9') {
-        return false;
-    }
-    char *end = NULL;
-    const unsigned long rank = strtoul(digits, &end, 10);
-    *rank_out = (uint32_t)rank;
-    return *end == '.' && end - digits <= 5;
-}
-
 /* Sources named rank-R.NAME are those of ranks; any other name, and there is one sender. */
 static heft_status_t count_senders(const heft_plan_t *plan, uint32_t n_sources, uint32_t *n_out,
                                    heft_error_t *err)
@@ -77,7 +61,8 @@ static heft_status_t count_senders(const heft_plan_t *plan, uint32_t n_sources, 
             return status;
         }
         uint32_t rank = 0;
-        if (!read_rank(info.name, &rank)) {
+        const char *rest;
+        if (heft_name_split_rank(info.name, &rank, &rest) == 0) {
             *n_out = 1;
             return HEFT_OK;
         }

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_TOKENS = 64 };
+enum { MAX_TOKENS = 64, MAX_RANKS = 1 << 24 };
 
 typedef enum token_kind {
     TOKEN_KEY,   /* ['text'] */
@@ -299,4 +299,27 @@ void heft__name_rebuild(heft_name_form_t form, const char *root, const char *nam
     put_keys(out, root);
     put_keys(out, name);
     heft__text_put(out, suffix);
+}
+
+/* ---- names of ranks ---- */
+
+int heft_name_split_rank(const char *name, uint32_t *rank_out, const char **rest_out)
+{
+    static const char prefix[] = "rank-";
+    if (strncmp(name, prefix, sizeof prefix - 1) != 0) {
+        return 0;
+    }
+    const char *digits = name + sizeof prefix - 1;
+    uint32_t rank = 0;
+    size_t n = 0;
+    for (; digits[n] >= '0' && digits[n] <= '9' && rank < MAX_RANKS; n++) {
+        rank = rank * 10 + (uint32_t)(digits[n] - '0');
+    }
+    const bool is_written_so = n > 0 && (n == 1 || digits[0] != '0');
+    if (!is_written_so || rank >= MAX_RANKS || digits[n] != '.' || digits[n + 1] == '\0') {
+        return 0;
+    }
+    *rank_out = rank;
+    *rest_out = digits + n + 1;
+    return 1;
 }

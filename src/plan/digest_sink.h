@@ -108,4 +108,34 @@ static inline void put_ops(sink_t *sink, const heft_op_t *ops, uint32_t n_ops)
     }
 }
 
+/* What a source of a piece is; plans and routes number them in their own ways. */
+typedef void put_src_fn(void *digester, const heft_piece_src_t *src);
+
+static inline void put_piece(sink_t *sink, const heft_piece_t *piece, put_src_fn *put_src,
+                             void *digester)
+{
+    put_u64(sink, (uint64_t)piece->rank);
+    put_u64(sink, piece->n_srcs);
+    put_u64(sink, piece->n_ops);
+    put_i64(sink, piece->dst_offset);
+    put_list(sink, piece->extent, piece->rank);
+    put_list(sink, piece->dst_stride, piece->rank);
+    for (uint32_t s = 0; s < piece->n_srcs; s++) {
+        put_src(digester, &piece->srcs[s]);
+        put_i64(sink, piece->srcs[s].offset);
+        put_list(sink, piece->srcs[s].stride, piece->rank);
+    }
+    put_ops(sink, piece->ops, piece->n_ops);
+}
+
+/* Where in its buffer an output lies. */
+static inline void put_output(sink_t *sink, const heft_opaque_output_t *output)
+{
+    put_i64(sink, output->buffer_elems);
+    put_u64(sink, (uint64_t)output->view.rank);
+    put_i64(sink, output->view.offset);
+    put_list(sink, output->view.extent, output->view.rank);
+    put_list(sink, output->view.stride, output->view.rank);
+}
+
 #endif

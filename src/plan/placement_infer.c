@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "heft/names.h"
 #include "format/format.h"
 
 typedef struct part {
@@ -27,21 +28,6 @@ typedef struct inference {
     heft_error_t *err;
 } inference_t;
 
-/* "rank-12.a.b" to 12 and "a.b"; false: it is none. */
-static bool split_name(const char *name, uint32_t *rank_out, const char **rest_out)
-{
-    static const char prefix[] = "rank-";
-    const size_t n = sizeof prefix - 1;
-    if (strncmp(name, prefix, n) != 0 || name[n] < '0' || name[n] > '9') {
-        return false;
-    }
-    char *end = NULL;
-    const unsigned long rank = strtoul(name + n, &end, 10);
-    *rank_out = (uint32_t)rank;
-    *rest_out = end + 1;
-    return rank < (1u << 24) && *end == '.' && end[1] != '\0';
-}
-
 static heft_status_t take_parts(inference_t *f, const heft_manifest_t *ranks)
 {
     for (uint32_t i = 0; i < f->n_parts; i++) {
@@ -51,7 +37,7 @@ static heft_status_t take_parts(inference_t *f, const heft_manifest_t *ranks)
             return status;
         }
         const char *name = part->info.name;
-        if (!split_name(name, &part->rank, &part->info.name)) {
+        if (heft_name_split_rank(name, &part->rank, &part->info.name) == 0) {
             return heft__error_set(f->err, HEFT_ERR_NAME,
                                    "\"%.120s\" is no rank's tensor: names like rank-0.NAME, as of "
                                    "a folder of ranks, are wanted",

@@ -11,54 +11,49 @@
  */
 #include "plan/digest_sink.h"
 
-/* number_of: source of the plan -> its number among those the rank reads. */
-static void put_pieces(sink_t *sink, const heft_piece_t *pieces, uint64_t n,
-                       const uint32_t *number_of)
+typedef struct digester {
+    const heft_plan_t *plan;
+    uint8_t (*source_digests)[DIGEST_BYTES];
+    uint32_t *number_of; /* source of the plan -> its number among those the rank reads */
+    sink_t sink;
+} digester_t;
+
+static void put_src(void *digester, const heft_piece_src_t *src)
 {
-    put_u64(sink, n);
+    digester_t *d = digester;
+    put_u64(&d->sink, src->opaque);
+    put_u64(&d->sink, src->opaque > 0 ? src->source : d->number_of[src->source]);
+}
+
+static void put_pieces(digester_t *d, const heft_piece_t *pieces, uint64_t n)
+{
+    put_u64(&d->sink, n);
     for (uint64_t i = 0; i < n; i++) {
-        const heft_piece_t *piece = &pieces[i];
-        put_u64(sink, piece->param);
-        put_u64(sink, (uint64_t)piece->rank);
-        put_u64(sink, piece->n_srcs);
-        put_u64(sink, piece->n_ops);
-        put_i64(sink, piece->dst_offset);
-        put_list(sink, piece->extent, piece->rank);
-        put_list(sink, piece->dst_stride, piece->rank);
-        for (uint32_t s = 0; s < piece->n_srcs; s++) {
-            const heft_piece_src_t *src = &piece->srcs[s];
-            put_u64(sink, src->opaque);
-            put_u64(sink, src->opaque > 0 ? src->source : number_of[src->source]);
-            put_i64(sink, src->offset);
-            put_list(sink, src->stride, piece->rank);
-        }
-        put_ops(sink, piece->ops, piece->n_ops);
+        put_u64(&d->sink, pieces[i].param);
+        put_piece(&d->sink, &pieces[i], put_src, d);
     }
 }
 
-static void put_opaque(sink_t *sink, const heft_opaque_t *op, const uint32_t *number_of)
+static void put_opaque(digester_t *d, const heft_opaque_t *op)
 {
+    sink_t *sink = &d->sink;
     put_text(sink, op->op);
     put_u64(sink, op->n_inputs);
     for (uint32_t i = 0; i < op->n_inputs; i++) {
         const heft_opaque_input_t *input = &op->inputs[i];
         put_shape(sink, input->dtype, &input->shape);
-        put_pieces(sink, input->pieces, input->n_pieces, number_of);
+        put_pieces(d, input->pieces, input->n_pieces);
     }
     put_u64(sink, op->n_outputs);
     for (uint32_t i = 0; i < op->n_outputs; i++) {
         const heft_opaque_output_t *output = &op->outputs[i];
         put_u64(sink, output->dtype);
         put_u64(sink, output->view.buffer);
-        put_i64(sink, output->buffer_elems);
-        put_u64(sink, (uint64_t)output->view.rank);
-        put_i64(sink, output->view.offset);
-        put_list(sink, output->view.extent, output->view.rank);
-        put_list(sink, output->view.stride, output->view.rank);
+        put_output(sink, output);
     }
     put_u64(sink, op->n_sources);
     for (uint32_t i = 0; i < op->n_sources; i++) {
-        put_u64(sink, number_of[op->sources[i]]);
+        put_u64(sink, d->number_of[op->sources[i]]);
     }
 }
 
@@ -88,13 +83,6 @@ static void mark_sources(const heft_plan_t *plan, const heft__plan_rank_t *rank,
     }
 }
 
-typedef struct digester {
-    const heft_plan_t *plan;
-    uint8_t (*source_digests)[DIGEST_BYTES];
-    uint32_t *number_of;
-    sink_t sink;
-} digester_t;
-
 static void digest_sources(digester_t *d)
 {
     for (uint32_t s = 0; s < d->plan->n_sources; s++) {
@@ -123,13 +111,13 @@ static void digest_rank(digester_t *d, heft__plan_rank_t *rank)
     for (uint32_t p = 0; p < rank->n_params; p++) {
         put_tensor(sink, &rank->params[p]);
     }
-    put_pieces(sink, rank->pieces, rank->n_pieces, d->number_of);
+    put_pieces(d, rank->pieces, rank->n_pieces);
     put_u64(sink, rank->n_opaques);
     for (uint32_t k = 0; k < rank->n_opaques; k++) {
-        put_opaque(sink, &rank->opaques[k], d->number_of);
+        put_opaque(d, &rank->opaques[k]);
     }
     if (rank->n_checks > 0) {
-        put_pieces(sink, rank->checks, rank->n_checks, d->number_of);
+        put_pieces(d, rank->checks, rank->n_checks);
     }
     finish(sink, digest);
     heft__hex(digest, sizeof digest, rank->digest);

@@ -539,8 +539,12 @@ void heft_price_query(const heft_price_t *price, heft_price_info_t *info_out)
     *info_out = price->is_finished ? price->info : (heft_price_info_t){ .busiest = UINT32_MAX };
 }
 
+/* Seconds that depend on the side a rank is on. */
+typedef void add_seconds_fn(const heft_price_t *p, const end_t *end, heft_price_rank_t *rank);
+
 static heft_status_t query_rank(const heft_price_t *p, const side_t *side, uint32_t rank,
-                                heft_price_rank_t *rank_out, heft_error_t *err)
+                                add_seconds_fn *add_seconds, heft_price_rank_t *rank_out,
+                                heft_error_t *err)
 {
     if (!p->is_finished) {
         return heft__error_set(err, HEFT_ERR_STATE, "price: it is not finished");
@@ -557,43 +561,37 @@ static heft_status_t query_rank(const heft_price_t *p, const side_t *side, uint3
     if (end->nic_bytes > 0) {
         rank_out->wire_s = (double)side->ports[port_of(side, rank)] / port_rate(p, side);
     }
+    add_seconds(p, end, rank_out);
     return HEFT_OK;
+}
+
+static void add_sender_seconds(const heft_price_t *p, const end_t *end, heft_price_rank_t *rank)
+{
+    rank->copy_s = (double)rank->n_bytes / p->links->copy_bytes_per_s + sender_extra_s(p, end);
+    if (end->shared_bytes > 0) {
+        rank->wire_s =
+            larger(rank->wire_s, (double)end->shared_bytes / p->links->memory_bytes_per_s);
+    }
+}
+
+static void add_receiver_seconds(const heft_price_t *p, const end_t *end, heft_price_rank_t *rank)
+{
+    rank->copy_s = (double)end->packed_bytes / p->links->copy_bytes_per_s +
+                   (double)end->packed_runs * p->links->copy_run_s;
+    rank->verify_s = (double)rank->n_bytes / p->links->digest_bytes_per_s;
+    rank->flip_s = (double)rank->n_bytes / p->links->flip_bytes_per_s;
 }
 
 heft_status_t heft_price_query_sender(const heft_price_t *price, uint32_t rank,
                                       heft_price_rank_t *rank_out, heft_error_t *err)
 {
-    heft_price_rank_t found;
-    heft_status_t status = query_rank(price, &price->source, rank, &found, err);
-    if (status != HEFT_OK) {
-        return status;
-    }
-    const end_t *end = &price->source.ends[rank];
-    found.copy_s =
-        (double)found.n_bytes / price->links->copy_bytes_per_s + sender_extra_s(price, end);
-    if (end->shared_bytes > 0) {
-        found.wire_s =
-            larger(found.wire_s, (double)end->shared_bytes / price->links->memory_bytes_per_s);
-    }
-    *rank_out = found;
-    return HEFT_OK;
+    return query_rank(price, &price->source, rank, add_sender_seconds, rank_out, err);
 }
 
 heft_status_t heft_price_query_receiver(const heft_price_t *price, uint32_t rank,
                                         heft_price_rank_t *rank_out, heft_error_t *err)
 {
-    heft_price_rank_t found;
-    heft_status_t status = query_rank(price, &price->destination, rank, &found, err);
-    if (status != HEFT_OK) {
-        return status;
-    }
-    const end_t *end = &price->destination.ends[rank];
-    found.copy_s = (double)end->packed_bytes / price->links->copy_bytes_per_s +
-                   (double)end->packed_runs * price->links->copy_run_s;
-    found.verify_s = (double)found.n_bytes / price->links->digest_bytes_per_s;
-    found.flip_s = (double)found.n_bytes / price->links->flip_bytes_per_s;
-    *rank_out = found;
-    return HEFT_OK;
+    return query_rank(price, &price->destination, rank, add_receiver_seconds, rank_out, err);
 }
 
 uint32_t heft_price_get_n_links(const heft_price_t *price)

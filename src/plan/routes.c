@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "heft/names.h"
+
 #define MAX_SENDERS (1u << 24)
 
 typedef struct maker {
@@ -51,23 +53,6 @@ static heft_status_t load_opts(const heft_routes_opts_t *from, heft_routes_opts_
     return status;
 }
 
-/* The R of "rank-R.NAME"; false: the name has another form. */
-static bool parse_rank(const char *name, uint32_t *rank_out)
-{
-    static const char prefix[] = "rank-";
-    const size_t n = sizeof prefix - 1;
-    uint32_t rank = 0;
-    if (strncmp(name, prefix, n) != 0 || name[n] < '0' || name[n] > '9') {
-        return false;
-    }
-    const char *at = name + n;
-    for (; *at >= '0' && *at <= '9' && rank < MAX_SENDERS; at++) {
-        rank = rank * 10 + (uint32_t)(*at - '0');
-    }
-    *rank_out = rank;
-    return *at == '.';
-}
-
 static heft_status_t take_senders(maker_t *m, const uint32_t *senders)
 {
     const heft_plan_t *plan = m->routes->plan;
@@ -79,9 +64,10 @@ static heft_status_t take_senders(maker_t *m, const uint32_t *senders)
     }
     for (uint32_t s = 0; s < plan->n_sources; s++) {
         const char *name = plan->sources[s].name;
+        const char *rest;
         if (senders != NULL) {
             m->senders[s] = senders[s];
-        } else if (n_senders > 1 && !parse_rank(name, &m->senders[s])) {
+        } else if (n_senders > 1 && heft_name_split_rank(name, &m->senders[s], &rest) == 0) {
             return heft__error_set(m->err, HEFT_ERR_ARGUMENT,
                                    "routes: source \"%.120s\" has no rank in its name", name);
         }

@@ -75,28 +75,16 @@ static void put_source(digester_t *d, uint32_t source)
 
 static void put_op(digester_t *d, uint32_t op);
 
-static void put_piece(digester_t *d, const heft_piece_t *piece)
+static void put_src(void *digester, const heft_piece_src_t *src)
 {
-    sink_t *sink = &d->sink;
-    put_u64(sink, (uint64_t)piece->rank);
-    put_u64(sink, piece->n_srcs);
-    put_u64(sink, piece->n_ops);
-    put_i64(sink, piece->dst_offset);
-    put_list(sink, piece->extent, piece->rank);
-    put_list(sink, piece->dst_stride, piece->rank);
-    for (uint32_t s = 0; s < piece->n_srcs; s++) {
-        const heft_piece_src_t *src = &piece->srcs[s];
-        put_u64(sink, src->opaque > 0);
-        if (src->opaque > 0) {
-            put_op(d, src->opaque - 1);
-            put_u64(sink, src->source);
-        } else {
-            put_source(d, src->source);
-        }
-        put_i64(sink, src->offset);
-        put_list(sink, src->stride, piece->rank);
+    digester_t *d = digester;
+    put_u64(&d->sink, src->opaque > 0);
+    if (src->opaque > 0) {
+        put_op(d, src->opaque - 1);
+        put_u64(&d->sink, src->source);
+    } else {
+        put_source(d, src->source);
     }
-    put_ops(sink, piece->ops, piece->n_ops);
 }
 
 /* Operations read earlier ones alone, so this ends. */
@@ -116,18 +104,13 @@ static void put_op(digester_t *d, uint32_t k)
         put_shape(sink, input->dtype, &input->shape);
         put_u64(sink, input->n_pieces);
         for (uint64_t p = 0; p < input->n_pieces; p++) {
-            put_piece(d, &input->pieces[p]);
+            put_piece(sink, &input->pieces[p], put_src, d);
         }
     }
     put_u64(sink, op->n_outputs);
     for (uint32_t i = 0; i < op->n_outputs; i++) {
-        const heft_opaque_output_t *output = &op->outputs[i];
-        put_u64(sink, output->dtype);
-        put_i64(sink, output->buffer_elems);
-        put_u64(sink, (uint64_t)output->view.rank);
-        put_i64(sink, output->view.offset);
-        put_list(sink, output->view.extent, output->view.rank);
-        put_list(sink, output->view.stride, output->view.rank);
+        put_u64(sink, op->outputs[i].dtype);
+        put_output(sink, &op->outputs[i]);
     }
 }
 
@@ -138,7 +121,7 @@ static void put_checks(digester_t *d, const heft__rank_routes_t *from, uint32_t 
         if (from->check_sender[i] == sender) {
             put_u64(&d->sink, 1);
             put_text(&d->sink, d->rank->params[d->rank->checks[i].param].name);
-            put_piece(d, &d->rank->checks[i]);
+            put_piece(&d->sink, &d->rank->checks[i], put_src, d);
         }
     }
     put_u64(&d->sink, 0);
@@ -162,7 +145,8 @@ static void digest_route(digester_t *d, const heft__rank_routes_t *from, uint32_
         put_tensor(&d->sink, &d->rank->params[p]);
         put_u64(&d->sink, route->n_pieces);
         for (uint64_t k = 0; k < route->n_pieces; k++) {
-            put_piece(d, &d->rank->pieces[from->order[route->first + k]]);
+            const heft_piece_t *piece = &d->rank->pieces[from->order[route->first + k]];
+            put_piece(&d->sink, piece, put_src, d);
         }
     }
     put_checks(d, from, sender);

@@ -3,8 +3,9 @@
 #include "sync/sources.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "heft/names.h"
 
 void heft__sources_fini(heft__sources_t *sources)
 {
@@ -161,14 +162,10 @@ uint32_t heft__sources_find(const heft__sources_t *sources, uint32_t replica, ui
 heft_status_t heft__sources_locate(const heft__sources_t *sources, const char *name,
                                    uint32_t *source_out, uint32_t *tensor_out, heft_error_t *err)
 {
-    static const char prefix[] = "rank-";
     const char *own = name;
-    unsigned long r = 0;
-    if (sources->placement != NULL) {
-        char *end = NULL;
-        const bool is_ranked = strncmp(name, prefix, sizeof prefix - 1) == 0;
-        r = is_ranked ? strtoul(name + sizeof prefix - 1, &end, 10) : sources->n;
-        own = is_ranked && *end == '.' ? end + 1 : "";
+    uint32_t r = 0;
+    if (sources->placement != NULL && heft_name_split_rank(name, &r, &own) == 0) {
+        r = sources->n;
     }
     if (r >= sources->n) {
         return heft__error_set(err, HEFT_ERR_NOT_FOUND, "\"%.140s\" is no tensor of %u sources",
@@ -176,7 +173,7 @@ heft_status_t heft__sources_locate(const heft__sources_t *sources, const char *n
     }
     heft_status_t status = heft_manifest_find(sources->manifests[r], own, tensor_out, err);
     if (status == HEFT_OK) {
-        *source_out = (uint32_t)r;
+        *source_out = r;
     }
     return status;
 }

@@ -139,6 +139,11 @@ def test_a_pattern_matches_whole_tokens() -> None:
     assert not heft.name_matches("*.bias", "layers.0.xbias")
 
 
+def test_names_of_ranks_are_taken_apart() -> None:
+    assert heft.split_rank_name("rank-12.layers.0.bias") == (12, "layers.0.bias")
+    assert heft.split_rank_name("layers.0.bias") is None
+
+
 def test_sizes_that_both_sides_come_to() -> None:
     assert heft.kv_repeat(2, 8) == 4
     assert heft.rollout_tp("config.tp", 4, "TP", "4") == 4

@@ -263,6 +263,29 @@ static void options_are_given_never_guessed(void **state)
     heft_string_free(out);
 }
 
+static void names_of_ranks_have_one_spelling(void **state)
+{
+    (void)state;
+    static const char *const others[] = {
+        "w",        "rank-",     "rank-1",          "rank-1.",
+        "rank-.w",  "rank--1.w", "rank-x.w",        "rank-1w",
+        "Rank-1.w", "rank-01.w", "rank-16777216.w", "rank-99999999999999999999.w",
+    };
+    uint32_t rank = 7;
+    const char *rest = "untouched";
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        assert_int_equal(heft_name_split_rank(others[i], &rank, &rest), 0);
+        assert_int_equal(rank, 7);
+        assert_string_equal(rest, "untouched");
+    }
+    assert_int_equal(heft_name_split_rank("rank-0.a.b", &rank, &rest), 1);
+    assert_int_equal(rank, 0);
+    assert_string_equal(rest, "a.b");
+    assert_int_equal(heft_name_split_rank("rank-16777215.rank-1.w", &rank, &rest), 1);
+    assert_int_equal(rank, (1 << 24) - 1);
+    assert_string_equal(rest, "rank-1.w");
+}
+
 static heft_status_t name_everything(heft_error_t *err)
 {
     static const char *const natives[] = { "['base']['layers']['3']['k'].value",
@@ -324,6 +347,7 @@ int main(void)
         cmocka_unit_test(emitted_names_follow_the_declarations),
         cmocka_unit_test(names_that_are_not_canonical_are_refused),
         cmocka_unit_test(options_are_given_never_guessed),
+        cmocka_unit_test(names_of_ranks_have_one_spelling),
         cmocka_unit_test(naming_survives_every_failing_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

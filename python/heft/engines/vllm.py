@@ -49,7 +49,8 @@ def build(
     """The model class that vLLM's registry gives for the config; draft: that of its MTP layers."""
     vllm_config = _config_of(config, tp, expert_parallel, draft)
     _start_groups(vllm_config, tp, rank)
-    # fp8 is refused on a CPU that lacks its kernels (no AMX, or a build of vLLM for AVX2); loading runs none
+    # fp8 is refused on a CPU that lacks its kernels (no AMX, or vLLM built for AVX2); loading runs
+    # none
     is_quantised = getattr(config, "quantization_config", None) is not None
     amx = {"_is_amx_tile_supported": lambda: True} if is_quantised else {}
     operators = {"_supports_cpu_fp8_w8a16": True} if is_quantised else {}
