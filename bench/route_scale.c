@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the members of a fleet of many trainer ranks pay to know who sends what: a model of 61
- * layers of 384 experts, held in 8 stages, experts dealt to the ranks of a stage, all else cut in
- * rows over them, all of it several times where there are more than 256 ranks; engines of whole
- * experts dealt to their ranks, attention in 8 tensor-parallel ranks.
+ * What the members of a fleet of many trainer ranks pay to know who sends what, from the recipe on:
+ * a model of 61 layers of 384 experts, held in 8 stages, experts dealt to the ranks of a stage, all
+ * else cut in rows over them, all of it several times where there are more than 256 ranks; engines
+ * of whole experts dealt to their ranks, attention in 8 tensor-parallel ranks.
  *
  * A source plans its part of every engine rank. A destination plans its rank, all of it. For small
  * fleets the whole plan of all ranks is measured as well, and its routes must have the digests of
@@ -21,9 +21,26 @@
 #include "heft/placement.h"
 #include "heft/routes.h"
 #include "plan/plan.h"
-#include "synth_model.h"
+#include "recipe/recipe.h"
 
 enum { TP = 8, STAGES = 8, STAGE_RANKS = 32 };
+
+/* Of a model of 1 T parameters, with the names of DeepSeek-V3. */
+enum {
+    LAYERS = 61,
+    DENSE = 1,
+    EXPERTS = 384,
+    HIDDEN = 7168,
+    INNER = 18432,
+    EXPERT_INNER = 2048,
+    VOCAB = 163840,
+    HEADS = 64,
+    Q_RANK = 1536,
+    KV_RANK = 512,
+    NOPE = 128,
+    ROPE = 64,
+    V_DIM = 128
+};
 
 static void check(const char *what, heft_status_t status, const heft_error_t *err)
 {
@@ -89,17 +106,17 @@ static void hold(trainer_t *t, const heft_tensor_info_t *info, uint32_t rank, in
 }
 
 /* One tensor: an expert's lies whole on one rank of its stage, others in rows on all of them. */
-static void lay(trainer_t *t, const heft_tensor_info_t *info, int64_t n_layers)
+static void lay(trainer_t *t, const heft_tensor_info_t *info)
 {
     const char *layers = strstr(info->name, "layers.");
-    const char *experts = strstr(info->name, "experts.");
+    const char *experts = strstr(info->name, ".experts.");
     const long layer = layers != NULL ? strtol(layers + 7, NULL, 10) : 0;
-    const uint32_t stage = (uint32_t)(layer * t->n_stages / n_layers);
+    const uint32_t stage = (uint32_t)(layer * t->n_stages / LAYERS);
     const int64_t rows = info->shape.extent[0];
     for (uint32_t r = 0; r < t->n_replicas; r++) {
         const uint32_t first = (r * t->n_stages + stage) * t->stage_ranks;
         if (experts != NULL) {
-            const uint32_t expert = (uint32_t)strtol(experts + 8, NULL, 10);
+            const uint32_t expert = (uint32_t)strtol(experts + 9, NULL, 10);
             hold(t, info, first + expert % t->stage_ranks, 0, rows);
             continue;
         }
@@ -111,23 +128,113 @@ static void lay(trainer_t *t, const heft_tensor_info_t *info, int64_t n_layers)
     }
 }
 
-static heft_manifest_t *manifest_of(const synth_model_t *model)
+/* ---- the model, and the recipe ---- */
+
+static void tensor(heft_manifest_t *manifest, const char *prefix, const char *name, int64_t rows,
+                   int64_t columns)
+{
+    char full[160];
+    heft_error_t err = HEFT_ERROR_INIT;
+    const heft_shape_t shape = { .rank = columns > 0 ? 2 : 1, .extent = { rows, columns } };
+    (void)snprintf(full, sizeof full, "%s%s", prefix, name);
+    check("manifest", heft_manifest_add(manifest, full, HEFT_DTYPE_BF16, &shape, &err), &err);
+}
+
+static void feed_forward(heft_manifest_t *manifest, const char *prefix, int64_t inner)
+{
+    tensor(manifest, prefix, "gate_proj.weight", inner, HIDDEN);
+    tensor(manifest, prefix, "up_proj.weight", inner, HIDDEN);
+    tensor(manifest, prefix, "down_proj.weight", HIDDEN, inner);
+}
+
+static void attention(heft_manifest_t *manifest, const char *prefix)
+{
+    tensor(manifest, prefix, "q_a_proj.weight", Q_RANK, HIDDEN);
+    tensor(manifest, prefix, "q_a_layernorm.weight", Q_RANK, 0);
+    tensor(manifest, prefix, "q_b_proj.weight", (int64_t)HEADS * (NOPE + ROPE), Q_RANK);
+    tensor(manifest, prefix, "kv_a_proj_with_mqa.weight", KV_RANK + ROPE, HIDDEN);
+    tensor(manifest, prefix, "kv_a_layernorm.weight", KV_RANK, 0);
+    tensor(manifest, prefix, "kv_b_proj.weight", (int64_t)HEADS * (NOPE + V_DIM), KV_RANK);
+    tensor(manifest, prefix, "o_proj.weight", HIDDEN, (int64_t)HEADS * V_DIM);
+}
+
+static void experts(heft_manifest_t *manifest, const char *prefix)
+{
+    char at[96];
+    tensor(manifest, prefix, "mlp.gate.weight", EXPERTS, HIDDEN);
+    tensor(manifest, prefix, "mlp.gate.e_score_correction_bias", EXPERTS, 0);
+    (void)snprintf(at, sizeof at, "%smlp.shared_experts.", prefix);
+    feed_forward(manifest, at, EXPERT_INNER);
+    for (int e = 0; e < EXPERTS; e++) {
+        (void)snprintf(at, sizeof at, "%smlp.experts.%d.", prefix, e);
+        feed_forward(manifest, at, EXPERT_INNER);
+    }
+}
+
+static heft_manifest_t *make_manifest(void)
 {
     heft_error_t err = HEFT_ERROR_INIT;
     heft_manifest_t *manifest = NULL;
-    heft_tape_t *tape = NULL;
-    check("tape", synth_model_tape(model, TP, 0, &tape, &err), &err);
     check("manifest", heft_manifest_create("source", &manifest, &err), &err);
-    for (size_t b = 0; b < tape->n_buffers; b++) {
-        const heft_buffer_info_t *info = &tape->buffers[b];
-        if (info->kind == HEFT_BUFFER_SOURCE) {
-            check("manifest",
-                  heft_manifest_add(manifest, info->name, info->dtype, &info->shape, &err), &err);
+    tensor(manifest, "", "model.embed_tokens.weight", VOCAB, HIDDEN);
+    tensor(manifest, "", "model.norm.weight", HIDDEN, 0);
+    tensor(manifest, "", "lm_head.weight", VOCAB, HIDDEN);
+    for (int l = 0; l < LAYERS; l++) {
+        char prefix[48];
+        char at[64];
+        (void)snprintf(prefix, sizeof prefix, "model.layers.%d.", l);
+        tensor(manifest, prefix, "input_layernorm.weight", HIDDEN, 0);
+        tensor(manifest, prefix, "post_attention_layernorm.weight", HIDDEN, 0);
+        (void)snprintf(at, sizeof at, "%sself_attn.", prefix);
+        attention(manifest, at);
+        (void)snprintf(at, sizeof at, "%smlp.", prefix);
+        if (l < DENSE) {
+            feed_forward(manifest, at, INNER);
+        } else {
+            experts(manifest, prefix);
         }
     }
     check("manifest", heft_manifest_finish(manifest, &err), &err);
-    heft_tape_destroy(tape);
     return manifest;
+}
+
+typedef struct job {
+    heft_manifest_t *manifest;
+    heft_recipe_t *recipe;
+    heft_bindings_t *bindings;
+    uint32_t n_ranks;
+} job_t;
+
+static job_t make_job(uint32_t n_ranks)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    job_t job = { .manifest = make_manifest(), .n_ranks = n_ranks };
+    char text[640];
+    const int n = snprintf(
+        text, sizeof text,
+        "{\"num_hidden_layers\":%d,\"num_attention_heads\":%d,\"intermediate_size\":%d,"
+        "\"vocab_size\":%d,\"kv_lora_rank\":%d,\"q_lora_rank\":%d,\"qk_nope_head_dim\":%d,"
+        "\"qk_rope_head_dim\":%d,\"v_head_dim\":%d,\"n_routed_experts\":%d,"
+        "\"n_shared_experts\":1,\"moe_intermediate_size\":%d,\"first_k_dense_replace\":%d}",
+        LAYERS, HEADS, INNER, VOCAB, KV_RANK, Q_RANK, NOPE, ROPE, V_DIM, EXPERTS, EXPERT_INNER,
+        DENSE);
+    check("recipe", heft_recipe_load("hf-to-engine-deepseek-v3", &job.recipe, &err), &err);
+    check("bindings", heft_bindings_create(&job.bindings, &err), &err);
+    check("bindings", heft_bindings_set_config(job.bindings, text, (size_t)n, &err), &err);
+    (void)snprintf(text, sizeof text, "%d", TP);
+    check("bindings", heft_bindings_set(job.bindings, "tp", text, &err), &err);
+    (void)snprintf(text, sizeof text, "%u", (unsigned)n_ranks / TP);
+    check("bindings", heft_bindings_set(job.bindings, "dp", text, &err), &err);
+    (void)snprintf(text, sizeof text, "%u", (unsigned)n_ranks);
+    check("bindings", heft_bindings_set(job.bindings, "ep", text, &err), &err);
+    return job;
+}
+
+static void destroy_job(job_t *job)
+{
+    heft_bindings_destroy(job->bindings);
+    heft_recipe_destroy(job->recipe);
+    heft_manifest_destroy(job->manifest);
 }
 
 /* ---- one member ---- */
@@ -142,46 +249,51 @@ typedef struct cost {
     double peak;
 } cost_t;
 
-static heft_placement_t *place(const synth_model_t *model, uint32_t n_sources, cost_t *cost)
+static heft_placement_t *place(const job_t *job, uint32_t n_sources, cost_t *cost)
 {
     heft_error_t err = HEFT_ERROR_INIT;
     heft_placement_t *placement = NULL;
-    heft_manifest_t *manifest = manifest_of(model);
+    const heft_manifest_t *manifest = job->manifest;
     trainer_t t = trainer_of(n_sources);
     for (uint32_t i = 0; i < heft_manifest_get_n_tensors(manifest); i++) {
         heft_tensor_info_t info;
         check("manifest", heft_manifest_query(manifest, i, &info, &err), &err);
-        lay(&t, &info, model->n_layers);
+        lay(&t, &info);
     }
     const double before = cpu_seconds();
     check("placement", heft_placement_create(manifest, t.shards, t.n, NULL, &placement, &err),
           &err);
     cost->placement = cpu_seconds() - before;
     free(t.shards);
-    heft_manifest_destroy(manifest);
     return placement;
 }
 
 /* The part of one source of every rank; tapes are made one after the other. */
-static heft_routes_t *plan_source(const synth_model_t *model, const heft_placement_t *placement,
-                                  uint32_t sender, uint32_t n_ranks, heft_plan_t **plan_out,
-                                  cost_t *cost)
+static heft_routes_t *plan_source(const job_t *job, const heft_placement_t *placement,
+                                  uint32_t sender, heft_plan_t **plan_out, cost_t *cost)
 {
+    const uint32_t n_ranks = job->n_ranks;
+    heft__compiler_t *compiler = NULL;
     heft_error_t err = HEFT_ERROR_INIT;
     heft_tape_t **parts = calloc(n_ranks, sizeof(heft_tape_t *));
     heft_routes_t *routes = NULL;
     heft_routes_opts_t opts = HEFT_ROUTES_OPTS_INIT;
     heft_plan_info_t info;
+    const double begin = cpu_seconds();
+    check("compiler",
+          heft__compiler_create(job->recipe, job->bindings, job->manifest, &compiler, &err), &err);
+    cost->tapes += cpu_seconds() - begin;
     for (uint32_t r = 0; r < n_ranks; r++) {
         heft_tape_t *tape = NULL;
         const double t0 = cpu_seconds();
-        check("tape", synth_model_tape(model, TP, r, &tape, &err), &err);
+        check("tape", heft__compiler_run(compiler, r, NULL, true, NULL, &tape, &err), &err);
         const double t1 = cpu_seconds();
         check("part", heft_placement_apply_part(placement, sender, tape, &parts[r], &err), &err);
         cost->tapes += t1 - t0;
         cost->parts += cpu_seconds() - t1;
         heft_tape_destroy(tape);
     }
+    heft__compiler_destroy(compiler);
     const double t2 = cpu_seconds();
     check(
         "plan",
@@ -205,8 +317,8 @@ static heft_routes_t *plan_source(const synth_model_t *model, const heft_placeme
 }
 
 /* Ranks [0, n) of a destination, or of a whole fleet, as they are. */
-static heft_routes_t *plan_whole(const synth_model_t *model, const heft_placement_t *placement,
-                                 uint32_t n, heft_plan_t **plan_out, cost_t *cost)
+static heft_routes_t *plan_whole(const job_t *job, const heft_placement_t *placement, uint32_t n,
+                                 heft_plan_t **plan_out, cost_t *cost)
 {
     heft_error_t err = HEFT_ERROR_INIT;
     heft_tape_t **placed = calloc(n, sizeof(heft_tape_t *));
@@ -217,7 +329,9 @@ static heft_routes_t *plan_whole(const synth_model_t *model, const heft_placemen
     for (uint32_t r = 0; r < n; r++) {
         heft_tape_t *tape = NULL;
         const double t0 = cpu_seconds();
-        check("tape", synth_model_tape(model, TP, r, &tape, &err), &err);
+        check("tape",
+              heft_recipe_compile(job->recipe, job->bindings, r, job->manifest, NULL, &tape, &err),
+              &err);
         const double t1 = cpu_seconds();
         check("apply", heft_placement_apply(placement, tape, &placed[r], &err), &err);
         cost->tapes += t1 - t0;
@@ -247,8 +361,9 @@ static heft_routes_t *plan_whole(const synth_model_t *model, const heft_placemen
 
 static void print_row(uint32_t n_sources, uint32_t n_ranks, const char *who, const cost_t *c)
 {
-    (void)printf("%7u %6u  %-12s %9.3f %8.3f %8.3f %8.3f %8.3f %10llu %9.1f\n", n_sources, n_ranks,
-                 who, c->placement, c->tapes, c->parts, c->plan, c->routes,
+    (void)printf("%7u %6u  %-12s %9.3f %8.3f %8.3f %8.3f %8.3f %8.3f %10llu %9.1f\n", n_sources,
+                 n_ranks, who, c->placement, c->tapes, c->parts, c->plan, c->routes,
+                 c->placement + c->tapes + c->parts + c->plan + c->routes,
                  (unsigned long long)c->n_pieces, peak_mib());
     (void)fflush(stdout);
 }
@@ -276,18 +391,16 @@ static void run(who_t who, uint32_t n_sources, uint32_t n_ranks)
 {
     static const char *const names[] = { "a source", "a rank", "all, whole" };
     cost_t cost = { 0 };
-    synth_model_t model = synth_moe_1t;
+    job_t job = make_job(n_ranks);
     heft_plan_t *plan = NULL;
-    model.n_expert_ranks = n_ranks;
-    heft_placement_t *placement = place(&model, n_sources, &cost);
+    heft_placement_t *placement = place(&job, n_sources, &cost);
     heft_routes_t *routes =
-        who == SOURCE ? plan_source(&model, placement, n_sources / 2, n_ranks, &plan, &cost)
-                      : plan_whole(&model, placement, who == WHOLE ? n_ranks : 1, &plan, &cost);
+        who == SOURCE ? plan_source(&job, placement, n_sources / 2, &plan, &cost)
+                      : plan_whole(&job, placement, who == WHOLE ? n_ranks : 1, &plan, &cost);
     print_row(n_sources, n_ranks, names[who], &cost);
     if (who == WHOLE) {
         heft_plan_t *part_plan = NULL;
-        heft_routes_t *part =
-            plan_source(&model, placement, n_sources / 2, n_ranks, &part_plan, &cost);
+        heft_routes_t *part = plan_source(&job, placement, n_sources / 2, &part_plan, &cost);
         compare(routes, part, n_sources / 2);
         heft_routes_destroy(part);
         heft_plan_destroy(part_plan);
@@ -295,6 +408,7 @@ static void run(who_t who, uint32_t n_sources, uint32_t n_ranks)
     heft_routes_destroy(routes);
     heft_plan_destroy(plan);
     heft_placement_destroy(placement);
+    destroy_job(&job);
 }
 
 /* 0 when the row failed. */
@@ -319,8 +433,9 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "usage: bench_route_scale [SOURCES RANKS]\n");
         return 2;
     }
-    (void)printf("%7s %6s  %-12s %9s %8s %8s %8s %8s %10s %9s\n", "sources", "ranks", "who",
-                 "placement", "tapes s", "parts s", "plan s", "routes s", "pieces", "MiB peak");
+    (void)printf("%7s %6s  %-12s %9s %8s %8s %8s %8s %8s %10s %9s\n", "sources", "ranks", "who",
+                 "placement", "tapes s", "parts s", "plan s", "routes s", "all s", "pieces",
+                 "MiB peak");
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const uint32_t n_sources = argc == 3 ? (uint32_t)strtoul(argv[1], NULL, 10) : rows[i][0];
         const uint32_t n_ranks = argc == 3 ? (uint32_t)strtoul(argv[2], NULL, 10) : rows[i][1];

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Any text as a recipe: parse it, compile it against a small model for its first ranks, with and
- * without a destination. What compiles must compile again to a tape of the same size.
+ * without a destination. What compiles must compile again to a tape of the same size, and all ranks
+ * by one compiler to what each gives alone.
  */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "heft/recipe.h"
+#include "ranks_agree.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -136,6 +138,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (heft_recipe_count_ranks(recipe, bindings, &n_ranks, &err) == HEFT_OK) {
         compile(recipe, bindings, 0, source, NULL);
         compile(recipe, bindings, n_ranks - 1, source, destination);
+        char why[512];
+        if (!ranks_agree(recipe, bindings, source, destination, why)) {
+            abort();
+        }
     }
     if (heft_recipe_resolve_exceptions(recipe, bindings, source, NULL, &exceptions, &n_exceptions,
                                        &err) == HEFT_OK) {

@@ -169,6 +169,19 @@ static heft_status_t check_ranks(maker_t *m)
     return status;
 }
 
+static heft_status_t compile_ranks(maker_t *m)
+{
+    heft__compiler_t *compiler = NULL;
+    heft_status_t status = heft__compiler_create(m->opts->recipe, m->bindings,
+                                                 m->contract->manifest, &compiler, m->err);
+    for (uint32_t r = 0; r < m->n_ranks && status == HEFT_OK; r++) {
+        status = heft__compiler_run(compiler, r, destination_of(m, r), false, m->opts->issues,
+                                    &m->tapes[r], m->err);
+    }
+    heft__compiler_destroy(compiler);
+    return status;
+}
+
 static heft_status_t make_plan(maker_t *m)
 {
     const heft_contract_opts_t *opts = m->opts;
@@ -177,11 +190,7 @@ static heft_status_t make_plan(maker_t *m)
     if (m->tapes == NULL) {
         return heft__error_nomem(m->err, m->n_ranks * sizeof(heft_tape_t *));
     }
-    heft_status_t status = HEFT_OK;
-    for (uint32_t r = 0; r < m->n_ranks && status == HEFT_OK; r++) {
-        status = heft_recipe_compile_all(opts->recipe, m->bindings, r, source, destination_of(m, r),
-                                         opts->issues, &m->tapes[r], m->err);
-    }
+    heft_status_t status = compile_ranks(m);
     if (status == HEFT_OK) {
         status =
             heft_recipe_resolve_exceptions(opts->recipe, m->bindings, source, destination_of(m, 0),

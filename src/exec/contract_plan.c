@@ -21,6 +21,21 @@ typedef struct maker {
     heft_error_t *err;
 } maker_t;
 
+static heft_status_t compile_ranks(maker_t *m)
+{
+    const heft_contract_t *c = m->contract;
+    heft__compiler_t *compiler = NULL;
+    heft_status_t status =
+        heft__compiler_create(m->recipe, m->bindings, c->manifest, &compiler, m->err);
+    for (uint32_t r = 0; r < c->n_ranks && status == HEFT_OK; r++) {
+        status = heft__compiler_run(compiler, r, heft_contract_get_destination(c, r), false, NULL,
+                                    &m->compiled[r], m->err);
+        m->tapes[r] = m->compiled[r];
+    }
+    heft__compiler_destroy(compiler);
+    return status;
+}
+
 static heft_status_t compile_recipe(maker_t *m)
 {
     const heft_contract_t *c = m->contract;
@@ -29,10 +44,8 @@ static heft_status_t compile_recipe(maker_t *m)
     if (status == HEFT_OK) {
         status = heft_bindings_decode(c->bindings, strlen(c->bindings), &m->bindings, m->err);
     }
-    for (uint32_t r = 0; r < c->n_ranks && status == HEFT_OK; r++) {
-        status = heft_recipe_compile(m->recipe, m->bindings, r, c->manifest,
-                                     heft_contract_get_destination(c, r), &m->compiled[r], m->err);
-        m->tapes[r] = m->compiled[r];
+    if (status == HEFT_OK) {
+        status = compile_ranks(m);
     }
     return status == HEFT_OK
                ? heft_recipe_resolve_exceptions(m->recipe, m->bindings, c->manifest,

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "recipe/recipe.h"
+#include "recipe/shared.h"
 #include "tape/tape.h"
 
 #define MAX_NEAREST 40       /* errors for which a nearest name is looked for: it takes long */
@@ -212,14 +214,14 @@ static bool check_except(heft__compile_t *c)
     for (size_t i = 0; i < policy->n_except && c->policy != HEFT_DTYPE_NONE && goes_on; i++) {
         const heft__except_t *except = &policy->except[i];
         bool is_hit = except->is_optional || !c->except_on[i];
-        for (uint32_t k = 0; k < c->names.n && !is_hit; k++) {
-            is_hit = heft__pattern_match(&except->pattern, &c->names.items[k], NULL);
+        for (uint32_t k = 0; k < c->names->n && !is_hit; k++) {
+            is_hit = heft__pattern_match(&except->pattern, &c->names->items[k], NULL);
         }
         if (!is_hit) {
             goes_on = take(c, FAIL(c, except->pattern.pos, HEFT_ERR_NAME,
                                    "except \"%s\" matches none of %u source tensors (write `except "
                                    "optional` if that may be)",
-                                   except->pattern.text, (unsigned)c->names.n));
+                                   except->pattern.text, (unsigned)c->names->n));
         }
     }
     return goes_on;
@@ -283,7 +285,7 @@ static heft_status_t find_sources(heft__compile_t *c, const heft__rule_t *rule,
         if (status != HEFT_OK) {
             return status;
         }
-        sources[i] = heft__names_find(&c->names, c->text.data);
+        sources[i] = heft__names_find(c->names, c->text.data);
         if (sources[i] == NULL || sources[i]->is_ignored) {
             return FAIL(c, rule->sources[i].template.pos, HEFT_ERR_NAME,
                         "\"%s\" is there, \"%s\" is %s", sources[0]->info.name, c->text.data,
@@ -374,11 +376,11 @@ static heft_status_t matches_nothing(const heft__compile_t *c, const heft__rule_
                     text, (unsigned)n_matched);
     }
     const char *nearest =
-        c->faults->n < MAX_NEAREST ? heft__names_nearest(&c->names, text, true) : NULL;
+        c->faults->n < MAX_NEAREST ? heft__names_nearest(c->names, text, true) : NULL;
     return FAIL(c, rule->pos, HEFT_ERR_NAME,
                 "\"%s\" matches none of %u source tensors%s%s%s (mark the rule `optional` if that "
                 "may be)",
-                text, (unsigned)c->names.n, nearest != NULL ? "; nearest is \"" : "",
+                text, (unsigned)c->names->n, nearest != NULL ? "; nearest is \"" : "",
                 nearest != NULL ? nearest : "", nearest != NULL ? "\"" : "");
 }
 
@@ -396,36 +398,51 @@ static bool keep_failure(heft__compile_t *c, heft_status_t status, heft_error_t 
     return status != HEFT_ERR_NOMEM && status != HEFT_ERR_INTERNAL;
 }
 
-/* The rule over all source names: how many match, and how many rounds `when` did not turn away.
- * HEFT__SAID: nothing can be said of how many match. */
-static heft_status_t compile_matches(heft__compile_t *c, const heft__rule_t *rule,
-                                     const heft__pattern_t *pattern, uint32_t *n_matched_out,
-                                     uint32_t *n_taken_out)
+static bool is_hidden(const heft__compile_t *c, const heft__matches_t *m, size_t k)
 {
-    const heft__tail_key_t tail = heft__pattern_tail_key(pattern);
-    bool has_slots = false; /* sizes of a rule that matches nothing need not have a value */
+    return c->names->items[m->names[k]].is_ignored;
+}
+
+static uint32_t count_matches(const heft__compile_t *c, const heft__matches_t *m)
+{
+    uint32_t n = 0;
+    for (size_t k = 0; k < m->n; k++) {
+        n += is_hidden(c, m, k) ? 0 : 1;
+    }
+    return n;
+}
+
+/* One match, and the note of the rule for it. */
+static heft_status_t compile_noted(heft__compile_t *c, const heft__rule_t *rule,
+                                   heft__name_t *source, uint32_t *n_taken)
+{
+    const uint32_t n_before = *n_taken;
+    heft_status_t status = compile_match(c, rule, source, n_taken);
+    return status != HEFT_OK || *n_taken == n_before || heft__note_match(c, rule, source->info.name)
+               ? status
+               : heft__error_nomem(c->err, 0);
+}
+
+/* The matches, or those of them that `when` does not turn away. HEFT__SAID: nothing can be said of
+ * how many match. */
+static heft_status_t compile_matches(heft__compile_t *c, const heft__rule_t *rule,
+                                     heft__matches_t *m, uint32_t *n_taken_out)
+{
+    const uint32_t *picked = NULL;
+    size_t n = m->n;
     bool is_said = false;
     heft_error_t first = HEFT_ERROR_INIT;
-    for (uint32_t i = 0; i < c->names.n; i++) {
-        heft__name_t *source = &c->names.items[i];
-        if ((c->names.keys[i] & tail.mask) != tail.key || source->is_ignored ||
-            !heft__pattern_match(pattern, source, c->captures)) {
+    const bool is_picked =
+        rule->n_loops == 0 && heft__shared_pick(&c->env, m, rule->when, &picked, &n);
+    for (size_t i = 0; i < n; i++) {
+        const size_t k = is_picked ? picked[i] : i;
+        if (is_hidden(c, m, k)) {
             continue;
         }
-        (*n_matched_out)++;
-        heft_status_t status = has_slots ? HEFT_OK : eval_slots(c, rule, false);
-        bool is_rule_wrong = status != HEFT_OK; /* for every match */
-        has_slots = true;
-        uint32_t n_before = *n_taken_out;
-        if (status == HEFT_OK) {
-            status = compile_match(c, rule, source, n_taken_out);
-        }
-        if (status == HEFT_OK && *n_taken_out > n_before &&
-            !heft__note_match(c, rule, source->info.name)) {
-            status = heft__error_nomem(c->err, 0);
-        }
+        heft__take_captures(c, m, k);
+        heft_status_t status = compile_noted(c, rule, &c->names->items[m->names[k]], n_taken_out);
         is_said = is_said || status == HEFT__SAID;
-        if (!keep_failure(c, status, &first) || is_rule_wrong) {
+        if (!keep_failure(c, status, &first)) {
             break;
         }
     }
@@ -440,9 +457,10 @@ static heft_status_t compile_matches(heft__compile_t *c, const heft__rule_t *rul
     return first.status;
 }
 
-heft_status_t heft__compile_rule(heft__compile_t *c, const heft__rule_t *rule,
-                                 heft__idle_t *idle_out)
+heft_status_t heft__compile_rule(heft__compile_t *c, size_t i, heft__idle_t *idle_out)
 {
+    const heft__rule_t *rule = c->recipe->rules[i];
+    heft__matches_t *m = &c->shared->rules[i];
     bool is_on = true;
     uint32_t n_taken = 0;
     heft__pattern_t pattern;
@@ -458,7 +476,17 @@ heft_status_t heft__compile_rule(heft__compile_t *c, const heft__rule_t *rule,
     if (status != HEFT_OK || !is_on) {
         return status;
     }
-    status = compile_matches(c, rule, &pattern, &idle_out->n_matched, &n_taken);
+    status = heft__shared_match(c->shared, m, &pattern, rule->n_captures, c->err);
+    if (status == HEFT_OK) {
+        idle_out->n_matched = count_matches(c, m);
+    }
+    /* sizes of a rule that matches nothing need not have a value */
+    if (status == HEFT_OK && idle_out->n_matched > 0) {
+        status = eval_slots(c, rule, false);
+    }
+    if (status == HEFT_OK) {
+        status = compile_matches(c, rule, m, &n_taken);
+    }
     idle_out->is_idle = status == HEFT_OK && n_taken == 0 && !rule->is_optional;
     idle_out->text = pattern.text;
     return status;
@@ -479,12 +507,14 @@ static heft_status_t apply_ignore(heft__compile_t *c, size_t i)
     if (status != HEFT_OK || !is_on) {
         return status;
     }
+    const heft__matches_t *m = NULL;
     status = heft__exception_put(&c->env, i, &c->text, c->err);
-    for (uint32_t k = 0; k < c->names.n && status == HEFT_OK; k++) {
-        if (heft__exception_matches(c->recipe, i, &c->text, &c->names.items[k])) {
-            c->names.items[k].is_ignored = true;
-            is_hit = true;
-        }
+    if (status == HEFT_OK) {
+        status = heft__shared_match_exception(c->shared, i, &c->text, &m, c->err);
+    }
+    for (size_t k = 0; status == HEFT_OK && k < m->n; k++) {
+        c->names->items[m->names[k]].is_ignored = true;
+        is_hit = true;
     }
     if (status != HEFT_OK || is_hit || line->is_optional ||
         heft__is_excluded(c->env.source, c->text.data)) {
@@ -493,21 +523,28 @@ static heft_status_t apply_ignore(heft__compile_t *c, size_t i)
     return FAIL(c, line->pattern.pos, HEFT_ERR_NAME,
                 "ignore \"%s\" matches none of %u source tensors (write `optional ignore` if that "
                 "may be)",
-                c->text.data, (unsigned)c->names.n);
+                c->text.data, (unsigned)c->names->n);
+}
+
+heft_status_t heft__compile_source(heft__compile_t *c, heft__name_t *name, uint32_t *buffer_out)
+{
+    heft_status_t status = HEFT_OK;
+    if (name->buffer == HEFT__NO_BUFFER) {
+        status = heft_tape_add_buffer(c->tape, HEFT_BUFFER_SOURCE, name->info.name,
+                                      name->info.dtype, &name->info.shape, &name->buffer, c->err);
+    }
+    *buffer_out = name->buffer;
+    return status;
 }
 
 static heft_status_t add_sources(heft__compile_t *c)
 {
-    for (uint32_t i = 0; i < c->names.n; i++) {
-        heft__name_t *name = &c->names.items[i];
-        heft_status_t status =
-            heft_tape_add_buffer(c->tape, HEFT_BUFFER_SOURCE, name->info.name, name->info.dtype,
-                                 &name->info.shape, &name->buffer, c->err);
-        if (status != HEFT_OK) {
-            return status;
-        }
+    heft_status_t status = HEFT_OK;
+    uint32_t buffer;
+    for (uint32_t i = 0; i < c->names->n && status == HEFT_OK; i++) {
+        status = heft__compile_source(c, &c->names->items[i], &buffer);
     }
-    return HEFT_OK;
+    return status;
 }
 
 /* Values: lets, ranks, the dtype. */
@@ -533,16 +570,16 @@ static bool run_rules(heft__compile_t *c)
             goes_on = take(c, apply_ignore(c, i));
         }
     }
-    goes_on = goes_on && take(c, add_sources(c));
+    goes_on = goes_on && (c->takes_read_alone || take(c, add_sources(c)));
     heft__idle_t *idle = heft__arena_calloc(&c->arena, c->recipe->n_rules + 1, sizeof *idle);
     if (idle == NULL) {
         return take(c, heft__error_nomem(c->err, c->recipe->n_rules * sizeof *idle));
     }
     for (size_t i = 0; i < c->recipe->n_rules && goes_on; i++) {
-        goes_on = take(c, heft__compile_rule(c, c->recipe->rules[i], &idle[i]));
+        goes_on = take(c, heft__compile_rule(c, i, &idle[i]));
     }
     for (size_t i = 0; i < c->recipe->n_refusals && goes_on; i++) {
-        goes_on = take(c, heft__apply_refusal(c, c->recipe->refusals[i]));
+        goes_on = take(c, heft__apply_refusal(c, i));
     }
     /* a tensor that is refused is why rules match nothing */
     for (size_t i = 0; i < c->recipe->n_rules && goes_on && c->n_refused == 0; i++) {
@@ -554,17 +591,15 @@ static bool run_rules(heft__compile_t *c)
 static void run(heft__compile_t *c, uint32_t rank, const heft_manifest_t *source,
                 const heft_manifest_t *destination)
 {
-    c->env.names = &c->names;
+    c->env.names = c->names;
     c->env.destination = destination;
     c->env.source = source;
     c->env.rank = rank;
     c->env.captures = c->captures;
     c->env.axis_index = c->axis_index;
     c->env.loop_index = c->loop_index;
-    if (!take(c, heft__names_init(&c->names, source, c->err)) || !run_values(c, rank)) {
-        return;
-    }
-    if (!take(c, heft__check_names(c))) {
+    heft__shared_begin(c->shared);
+    if (!run_values(c, rank) || !take(c, heft__check_names(c))) {
         return;
     }
     heft_status_t policy = init_policy(c);
@@ -591,30 +626,57 @@ heft_status_t heft_recipe_compile(const heft_recipe_t *recipe, const heft_bindin
                                    err);
 }
 
-heft_status_t heft__compile_one(const heft_recipe_t *recipe, const heft_bindings_t *bindings,
-                                uint32_t rank, const heft_manifest_t *source,
-                                const heft_manifest_t *destination, heft_issues_t *issues,
-                                heft_tape_t **tape_out, heft_manifest_t **manifest_out,
-                                heft_error_t *err)
+/* What one compilation is asked for. */
+typedef struct wish {
+    const heft_bindings_t *bindings;
+    uint32_t rank;
+    const heft_manifest_t *source;
+    const heft_manifest_t *destination;
+    bool takes_read_alone;
+} wish_t;
+
+static void init(heft__compile_t *c, heft__shared_t *shared, const wish_t *wish,
+                 heft__faults_t *faults)
+{
+    c->recipe = shared->recipe;
+    c->shared = shared;
+    c->names = &shared->names;
+    c->takes_read_alone = wish->takes_read_alone;
+    c->faults = faults;
+    c->err = &c->inner;
+    heft__error_reset(&c->inner);
+    heft__arena_init(&c->arena, 1u << 14);
+    heft__text_init(&c->text);
+    heft__map_init(&c->by_name);
+}
+
+static void fini(heft__compile_t *c)
+{
+    heft__env_fini(&c->env);
+    heft__map_fini(&c->by_name);
+    heft__text_fini(&c->text);
+    heft__arena_fini(&c->arena);
+    heft__free(c->params);
+    heft__free(c);
+}
+
+/* One rank of what is shared already. */
+static heft_status_t compile_shared(heft__shared_t *shared, const wish_t *wish,
+                                    heft_issues_t *issues, heft_tape_t **tape_out,
+                                    heft_manifest_t **manifest_out, heft_error_t *err)
 {
     heft__compile_t *c = heft__calloc(1, sizeof *c);
     if (c == NULL) {
         return heft__error_nomem(err, sizeof *c);
     }
     heft__faults_t faults;
-    heft__faults_init(&faults, recipe, issues, true);
-    c->recipe = recipe;
+    heft__faults_init(&faults, shared->recipe, issues, true);
+    init(c, shared, wish, &faults);
     c->wants_manifest = manifest_out != NULL;
-    c->faults = &faults;
-    c->err = &c->inner;
-    heft__error_reset(&c->inner);
-    heft__arena_init(&c->arena, 1u << 14);
-    heft__text_init(&c->text);
-    heft__map_init(&c->by_name);
-    if (take(c, heft__env_init(&c->env, recipe, bindings, c->err)) &&
+    if (take(c, heft__env_init(&c->env, shared->recipe, wish->bindings, c->err)) &&
         take(c, heft_tape_create(&c->tape, c->err)) &&
-        take(c, heft__tape_set_title(c->tape, recipe->name, c->err))) {
-        run(c, rank, source, destination);
+        take(c, heft__tape_set_title(c->tape, shared->recipe->name, c->err))) {
+        run(c, wish->rank, wish->source, wish->destination);
     }
     heft_status_t status = heft__faults_status(&faults, err);
     if (status == HEFT_OK && tape_out != NULL) {
@@ -627,13 +689,25 @@ heft_status_t heft__compile_one(const heft_recipe_t *recipe, const heft_bindings
     } else {
         heft_manifest_destroy(c->manifest);
     }
-    heft__env_fini(&c->env);
-    heft__names_fini(&c->names);
-    heft__map_fini(&c->by_name);
-    heft__text_fini(&c->text);
-    heft__arena_fini(&c->arena);
-    heft__free(c->params);
-    heft__free(c);
+    fini(c);
+    return status;
+}
+
+heft_status_t heft__compile_one(const heft_recipe_t *recipe, const heft_bindings_t *bindings,
+                                uint32_t rank, const heft_manifest_t *source,
+                                const heft_manifest_t *destination, heft_issues_t *issues,
+                                heft_tape_t **tape_out, heft_manifest_t **manifest_out,
+                                heft_error_t *err)
+{
+    heft__shared_t shared;
+    const wish_t wish = {
+        .bindings = bindings, .rank = rank, .source = source, .destination = destination
+    };
+    heft_status_t status = heft__shared_init(&shared, recipe, source, err);
+    if (status == HEFT_OK) {
+        status = compile_shared(&shared, &wish, issues, tape_out, manifest_out, err);
+    }
+    heft__shared_fini(&shared);
     return status;
 }
 
@@ -664,4 +738,57 @@ heft_status_t heft_recipe_synthesize(const heft_recipe_t *recipe, const heft_bin
                                      heft_error_t *err)
 {
     return compile_any(recipe, bindings, rank, source, NULL, issues, NULL, manifest_out, err);
+}
+
+/* ---- many ranks ---- */
+
+struct heft__compiler {
+    const heft_recipe_t *recipe;
+    const heft_bindings_t *bindings;
+    const heft_manifest_t *source;
+    heft__shared_t shared; /* not of a chain */
+};
+
+heft_status_t heft__compiler_create(const heft_recipe_t *recipe, const heft_bindings_t *bindings,
+                                    const heft_manifest_t *source, heft__compiler_t **compiler_out,
+                                    heft_error_t *err)
+{
+    heft__compiler_t *compiler = heft__calloc(1, sizeof *compiler);
+    if (compiler == NULL) {
+        return heft__error_nomem(err, sizeof *compiler);
+    }
+    compiler->recipe = recipe;
+    compiler->bindings = bindings;
+    compiler->source = source;
+    heft_status_t status =
+        recipe->n_parts > 0 ? HEFT_OK : heft__shared_init(&compiler->shared, recipe, source, err);
+    if (status != HEFT_OK) {
+        heft__compiler_destroy(compiler);
+        return status;
+    }
+    *compiler_out = compiler;
+    return HEFT_OK;
+}
+
+void heft__compiler_destroy(heft__compiler_t *compiler)
+{
+    if (compiler != NULL) {
+        heft__shared_fini(&compiler->shared);
+        heft__free(compiler);
+    }
+}
+
+heft_status_t heft__compiler_run(heft__compiler_t *compiler, uint32_t rank,
+                                 const heft_manifest_t *destination, bool takes_read_alone,
+                                 heft_issues_t *issues, heft_tape_t **tape_out, heft_error_t *err)
+{
+    const wish_t wish = { .bindings = compiler->bindings,
+                          .rank = rank,
+                          .source = compiler->source,
+                          .destination = destination,
+                          .takes_read_alone = takes_read_alone };
+    return compiler->recipe->n_parts > 0
+               ? heft__chain_compile(compiler->recipe, compiler->bindings, rank, compiler->source,
+                                     destination, issues, tape_out, NULL, err)
+               : compile_shared(&compiler->shared, &wish, issues, tape_out, NULL, err);
 }

@@ -66,17 +66,28 @@ typedef struct heft__name {
     heft_tensor_info_t info;
     heft__span_t *tokens;
     uint32_t n_tokens;
-    uint32_t buffer; /* in the tape */
+    uint32_t buffer; /* in the tape; HEFT__NO_BUFFER: not there yet */
     bool is_ignored; /* not seen by rules */
     bool is_used;
     bool is_refused; /* by a `refuse` */
 } heft__name_t;
+
+#define HEFT__NO_BUFFER UINT32_MAX
+
+/* How many names match, as count() or has() was answered. */
+typedef struct heft__answer {
+    const char *pattern; /* the recipe's: one text is one question */
+    bool is_has;
+    int64_t n;
+} heft__answer_t;
 
 typedef struct heft__names {
     heft__arena_t arena;
     heft__name_t *items; /* in bytewise order */
     uint64_t *keys;      /* of the last two tokens of each, see heft__tail_key */
     uint32_t n;
+    heft__answer_t *answers; /* so far */
+    size_t n_answers, cap_answers;
 } heft__names_t;
 
 /* A hash of the last token (low half) and of the one before it (high half). */
@@ -86,6 +97,7 @@ typedef struct heft__tail_key {
 } heft__tail_key_t;
 
 heft__tail_key_t heft__pattern_tail_key(const heft__pattern_t *pattern);
+heft__tail_key_t heft__text_tail_key(const char *text);
 
 heft_status_t heft__names_init(heft__names_t *names, const heft_manifest_t *manifest,
                                heft_error_t *err);
@@ -105,7 +117,7 @@ typedef struct heft__env {
     const heft_bindings_t *bindings;    /* may be NULL */
     const heft_manifest_t *destination; /* may be NULL */
     const heft_manifest_t *source;      /* NULL where it is not known yet */
-    const heft__names_t *names;         /* NULL: has() is not available */
+    heft__names_t *names;               /* NULL: has() is not available */
     heft__value_t *lets;                /* recipe->n_lets of them */
     int64_t rank;
     int64_t n_ranks;
@@ -222,10 +234,14 @@ typedef struct heft__param {
     heft__pos_t pos;    /* of the rule that wrote first */
 } heft__param_t;
 
+typedef struct heft__shared heft__shared_t; /* shared.h */
+
 typedef struct heft__compile {
     const heft_recipe_t *recipe;
     heft__env_t env;
-    heft__names_t names;
+    heft__shared_t *shared;
+    heft__names_t *names;  /* its names */
+    bool takes_read_alone; /* no sources but those that are read */
     heft_tape_t *tape;
     heft_manifest_t *manifest; /* the parameters, where it is wanted */
     bool wants_manifest;
@@ -261,16 +277,17 @@ heft_status_t heft__compile_one(const heft_recipe_t *recipe, const heft_bindings
                                 const heft_manifest_t *destination, heft_issues_t *issues,
                                 heft_tape_t **tape_out, heft_manifest_t **manifest_out,
                                 heft_error_t *err);
-/* Everything one rule does. */
-heft_status_t heft__compile_rule(heft__compile_t *c, const heft__rule_t *rule,
-                                 heft__idle_t *idle_out);
+/* Everything rule i does. */
+heft_status_t heft__compile_rule(heft__compile_t *c, size_t i, heft__idle_t *idle_out);
+/* The source of a name on the tape, added if it is not there. */
+heft_status_t heft__compile_source(heft__compile_t *c, heft__name_t *name, uint32_t *buffer_out);
 /* The pattern of a rule, with the values of lets in it. */
 heft_status_t heft__make_pattern(heft__compile_t *c, const heft__rule_t *rule,
                                  heft__pattern_t *pattern_out);
 /* Append the value of an expression to c->text, as in a name. */
 heft_status_t heft__put_expr(heft__compile_t *c, const heft__expr_t *expr);
-/* Refuse the tensors that no rule has used and that this is about. */
-heft_status_t heft__apply_refusal(heft__compile_t *c, const heft__rule_t *refusal);
+/* Refuse the tensors that no rule has used and that refusal i is about. */
+heft_status_t heft__apply_refusal(heft__compile_t *c, size_t i);
 /* List the note of a rule for one of its matches. False: out of memory. */
 bool heft__note_match(heft__compile_t *c, const heft__rule_t *rule, const char *name);
 /* Emit one match: frames of the sources to the targets. sources are the matched names. */

@@ -19,7 +19,7 @@ typedef struct heft__emitter {
 bool heft__emit_has_elements(const heft_view_t *view);
 /* Read source i, for rules without or with an element-wise kernel: measure all, then place all. */
 heft_status_t heft__emit_measure(heft__emitter_t *e, uint32_t i, const heft__name_t *source);
-heft_status_t heft__emit_place(heft__emitter_t *e, uint32_t i, const heft__name_t *source);
+heft_status_t heft__emit_place(heft__emitter_t *e, uint32_t i, heft__name_t *source);
 /* A temporary over the axes of `order`, contiguous, as a frame. */
 heft_status_t heft__emit_temp(heft__emitter_t *e, const int32_t *order, uint32_t n,
                               heft_dtype_t dtype, heft__frame_t *frame);

@@ -100,7 +100,7 @@ heft_status_t heft__emit_measure(heft__emitter_t *e, uint32_t i, const heft__nam
                              : status;
 }
 
-heft_status_t heft__emit_place(heft__emitter_t *e, uint32_t i, const heft__name_t *source)
+heft_status_t heft__emit_place(heft__emitter_t *e, uint32_t i, heft__name_t *source)
 {
     heft_shape_t storage;
     e->m->name = source->info.name;
@@ -108,7 +108,9 @@ heft_status_t heft__emit_place(heft__emitter_t *e, uint32_t i, const heft__name_
     if (status == HEFT_OK) {
         status = heft__frame_init(e->m, &e->rule->sources[i].axes, &storage, &e->frames[i]);
     }
-    e->frames[i].buffer = source->buffer;
+    if (status == HEFT_OK) {
+        status = heft__compile_source(e->c, source, &e->frames[i].buffer);
+    }
     e->frames[i].dtype = source->info.dtype;
     return status;
 }

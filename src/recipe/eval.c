@@ -405,22 +405,46 @@ static heft_status_t eval_unary(const heft__env_t *env, const heft__expr_t *expr
                : FAIL(env, expr, HEFT_ERR_OVERFLOW, "overflow");
 }
 
+/* How many names match; of has(), whether one does. Asked once of all compilations that share them.
+ */
+static heft_status_t count_names(heft__names_t *names, const char *pattern, bool is_has,
+                                 int64_t *n_out, heft_error_t *err)
+{
+    const heft__tail_key_t tail = heft__text_tail_key(pattern);
+    int64_t n = 0;
+    for (size_t i = 0; i < names->n_answers; i++) {
+        if (names->answers[i].pattern == pattern && names->answers[i].is_has == is_has) {
+            *n_out = names->answers[i].n;
+            return HEFT_OK;
+        }
+    }
+    for (uint32_t i = 0; i < names->n && (!is_has || n == 0); i++) {
+        n += (names->keys[i] & tail.mask) == tail.key &&
+             heft_name_matches(pattern, names->items[i].info.name) != 0;
+    }
+    heft_status_t status =
+        HEFT__GROW(names->answers, names->cap_answers, names->n_answers + 1, err);
+    if (status == HEFT_OK) {
+        names->answers[names->n_answers++] =
+            (heft__answer_t){ .pattern = pattern, .is_has = is_has, .n = n };
+        *n_out = n;
+    }
+    return status;
+}
+
 /* has("pattern"), count("pattern"): over all names of the source, ignored ones too. */
 static heft_status_t eval_names(const heft__env_t *env, const heft__expr_t *expr,
                                 heft__value_t *out, heft_error_t *err)
 {
-    const char *pattern = expr->left->text;
-    int64_t n = 0;
     if (env->names == NULL) {
         return FAIL(env, expr, HEFT_ERR_ARGUMENT,
                     "%s() asks for the source, which is not known before `ranks`",
                     expr->op == OP_HAS ? "has" : "count");
     }
-    for (uint32_t i = 0; i < env->names->n && (expr->op == OP_COUNT || n == 0); i++) {
-        n += heft_name_matches(pattern, env->names->items[i].info.name) != 0 ? 1 : 0;
-    }
+    int64_t n = 0;
+    heft_status_t status = count_names(env->names, expr->left->text, expr->op == OP_HAS, &n, err);
     *out = expr->op == OP_HAS ? bool_value(n > 0) : int_value(n);
-    return HEFT_OK;
+    return status;
 }
 
 /* To f32 and from there to bf16, each to nearest even, as frameworks make such a constant. */

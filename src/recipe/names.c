@@ -47,6 +47,32 @@ heft__tail_key_t heft__pattern_tail_key(const heft__pattern_t *pattern)
     return out;
 }
 
+/* The same of a text whose tokens are names or `*`. */
+heft__tail_key_t heft__text_tail_key(const char *text)
+{
+    heft__tail_key_t out = { 0 };
+    const size_t len = strlen(text);
+    size_t from = len;
+    while (from > 0 && text[from - 1] != '.') {
+        from--;
+    }
+    if (strpbrk(text + from, "*{") != NULL) {
+        return out;
+    }
+    out = (heft__tail_key_t){ hash_token((heft__span_t){ text + from, len - from }), LAST_HALF };
+    const size_t end = from > 0 ? from - 1 : 0;
+    for (from = end; from > 0 && text[from - 1] != '.';) {
+        from--;
+    }
+    const heft__span_t before = { text + from, end - from };
+    if (end > 0 && memchr(before.data, '*', before.len) == NULL &&
+        memchr(before.data, '{', before.len) == NULL) {
+        out.key |= (uint64_t)hash_token(before) << 32;
+        out.mask |= BEFORE_HALF;
+    }
+    return out;
+}
+
 static heft_status_t split_name(heft__names_t *names, heft__name_t *name, heft_error_t *err)
 {
     const char *text = name->info.name;
@@ -81,6 +107,7 @@ heft_status_t heft__names_init(heft__names_t *names, const heft_manifest_t *mani
     for (uint32_t i = 0; i < n; i++) {
         heft__name_t *name = &names->items[i];
         heft_status_t status = heft_manifest_query(manifest, i, &name->info, err);
+        name->buffer = HEFT__NO_BUFFER;
         if (status == HEFT_OK) {
             status = split_name(names, name, err);
         }
@@ -97,6 +124,7 @@ void heft__names_fini(heft__names_t *names)
     heft__arena_fini(&names->arena);
     heft__free(names->items);
     heft__free(names->keys);
+    heft__free(names->answers);
     *names = (heft__names_t){ 0 };
 }
 

@@ -13,6 +13,7 @@ set(recipe_tests
   memory
   names
   plan
+  ranks
   scanned
   shipped
   sizes

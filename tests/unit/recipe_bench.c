@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "kernel/kernel.h"
+#include "ranks_agree.h"
 #include "ref_known.h"
 #include "tape/tape.h"
 
@@ -341,6 +342,15 @@ static void run_tape(rb_t *b)
     }
 }
 
+static void expect_ranks_agree(const rb_t *b, const heft_recipe_t *recipe,
+                               const heft_manifest_t *source, const heft_manifest_t *dest)
+{
+    char why[512];
+    if (!ranks_agree(recipe, b->bindings, source, dest, why)) {
+        fail_msg("%s", why);
+    }
+}
+
 static heft_status_t try_recipe(rb_t *b, const heft_recipe_t *recipe, uint32_t rank,
                                 heft_error_t *err)
 {
@@ -349,6 +359,7 @@ static heft_status_t try_recipe(rb_t *b, const heft_recipe_t *recipe, uint32_t r
     drop_run(b);
     heft_status_t status =
         heft_recipe_compile(recipe, b->bindings, rank, source, dest, &b->tape, err);
+    expect_ranks_agree(b, recipe, source, dest);
     heft_manifest_destroy(source);
     heft_manifest_destroy(dest);
     if (status == HEFT_OK) {
@@ -393,6 +404,7 @@ void rb_refuses(rb_t *b, const char *text, uint32_t rank, heft_status_t status, 
     heft_status_t got = heft_recipe_parse("test", text, strlen(text), &recipe, &err);
     if (got == HEFT_OK) {
         got = heft_recipe_compile(recipe, b->bindings, rank, source, dest, &tape, &err);
+        expect_ranks_agree(b, recipe, source, dest);
     }
     heft_recipe_destroy(recipe);
     heft_manifest_destroy(source);

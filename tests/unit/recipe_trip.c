@@ -3,6 +3,7 @@
 #include "recipe_trip.h"
 
 #include "heft/exec.h"
+#include "ranks_agree.h"
 
 #define MAX_RANKS 16
 
@@ -61,6 +62,10 @@ static void make_plan(trip_t *t)
     heft_plan_opts_t opts = HEFT_PLAN_OPTS_INIT;
     EXPECT_STATUS(heft_recipe_count_ranks(t->recipe, t->bindings, &t->n_ranks, &err), HEFT_OK);
     assert_true(t->n_ranks <= MAX_RANKS);
+    char why[512];
+    if (!ranks_agree(t->recipe, t->bindings, t->manifest, NULL, why)) {
+        fail_msg("%s", why);
+    }
     for (uint32_t r = 0; r < t->n_ranks; r++) {
         EXPECT_STATUS(
             heft_recipe_compile(t->recipe, t->bindings, r, t->manifest, NULL, &t->tapes[r], &err),
