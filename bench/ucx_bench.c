@@ -2,7 +2,8 @@
 /*
  * Throughput of heft's ucx transport beside a minimal ucp_put loop of our own, on the same path in
  * the same run: two processes, cold buffers of 1 GiB or more on both sides, rounds interleaved, the
- * median of the ratios. What heft does on top: headers, CRC-32C on both sides, verdicts.
+ * median of the ratios, and the processor time of each side, which says more than the clock on a
+ * machine with few cores. What heft does on top: headers, CRC-32C on both sides, verdicts.
  *
  *   bench_ucx_bench [GiB] [rounds]           UCX_TLS and UCX_NET_DEVICES choose the path
  *
@@ -21,9 +22,10 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { PIECE = 8 << 20, UNDER_WAY = 8, MAX_ROUNDS = 32 };
+enum { PIECE = 8 << 20, CHUNK = 1 << 20, UNDER_WAY = 8, MAX_ROUNDS = 32 };
 
 static heft_error_t err;
 
@@ -191,9 +193,12 @@ static void serve_heft(int64_t bytes, bool in_chunks, int out, int in)
     heft__window_t *window = NULL;
     const heft__window_params_t params = { .bytes = bytes, .memory = HEFT__MEMORY_HOST };
     const heft__route_t route = { .bytes = bytes };
-    const heft__expect_t expect = {
-        .routes = &route, .n_routes = 1, .n_senders = 1, .chunk_bytes = PIECE, .crc = heft__crc32c
-    };
+    const heft__expect_t expect = { .routes = &route,
+                                    .n_routes = 1,
+                                    .n_senders = 1,
+                                    .chunk_bytes = CHUNK,
+                                    .crc = heft__crc32c,
+                                    .crc_copy = heft__crc32c_copy };
     CHECK(heft__ucx_acquire(&opts, &ucx, &err));
     CHECK(heft__window_create(heft__ucx_get_transport(ucx), &params, &window, &err));
     if (in_chunks) {
@@ -258,9 +263,12 @@ static double run_heft(ours_t *o, const uint8_t *source, int64_t bytes, bool in_
 {
     char c = 'a';
     const heft__route_t route = { .bytes = bytes };
-    const heft__expect_t expect = {
-        .routes = &route, .n_routes = 1, .n_senders = 1, .chunk_bytes = PIECE, .crc = heft__crc32c
-    };
+    const heft__expect_t expect = { .routes = &route,
+                                    .n_routes = 1,
+                                    .n_senders = 1,
+                                    .chunk_bytes = CHUNK,
+                                    .crc = heft__crc32c,
+                                    .crc_copy = heft__crc32c_copy };
     heft__chunk_counts_t counts = { 0, 0 };
     put_all(o->out, &c, 1);
     get_all(o->in, &c, 1);
@@ -276,6 +284,21 @@ static double run_heft(ours_t *o, const uint8_t *source, int64_t bytes, bool in_
     const double seconds = now() - start;
     CHECK(heft__remote_end(o->remote, token, true, &err));
     return (double)bytes / seconds / 1e9;
+}
+
+/* ---- what a round cost ---- */
+
+enum { LOOP, PUTS, CHUNKS, N_KINDS };
+
+/* Seconds that a process has used so far. */
+static double cpu_of(pid_t pid)
+{
+    clockid_t id;
+    struct timespec ts = { 0 };
+    if (clock_getcpuclockid(pid, &id) != 0 || clock_gettime(id, &ts) != 0) {
+        return 0;
+    }
+    return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
 static int compare(const void *a, const void *b)
@@ -333,24 +356,33 @@ int main(int argc, char **argv)
     attach(&chunks, ucx);
     (void)printf("%s, %lld MiB\n", heft__remote_describe(puts.remote), (long long)(bytes >> 20));
 
-    double loop[MAX_ROUNDS];
-    double put_ratio[MAX_ROUNDS];
-    double chunk_ratio[MAX_ROUNDS];
+    const pid_t receivers[N_KINDS] = { plain_pid, puts.pid, chunks.pid };
+    static double rates[N_KINDS][MAX_ROUNDS];
+    static double ratios[N_KINDS][MAX_ROUNDS];
+    static double cpu[N_KINDS][2][MAX_ROUNDS];
     for (int i = -1; i < rounds; i++) { /* the first is not counted: pages, connections */
-        const double a = run_plain(&p, ep, rkey, head[2], source, bytes);
-        const double b = run_heft(&puts, source, bytes, false);
-        const double c = run_heft(&chunks, source, bytes, true);
+        const int at = i < 0 ? 0 : i;
+        for (int kind = 0; kind < N_KINDS; kind++) {
+            const double before[2] = { cpu_of(getpid()), cpu_of(receivers[kind]) };
+            rates[kind][at] = kind == LOOP ? run_plain(&p, ep, rkey, head[2], source, bytes)
+                                           : run_heft(kind == PUTS ? &puts : &chunks, source, bytes,
+                                                      kind == CHUNKS);
+            ratios[kind][at] = rates[kind][at] / rates[LOOP][at];
+            cpu[kind][0][at] = (cpu_of(getpid()) - before[0]) / (double)bytes * 1e9;
+            cpu[kind][1][at] = (cpu_of(receivers[kind]) - before[1]) / (double)bytes * 1e9;
+        }
         (void)printf(
             "%sucp_put loop %5.2f GB/s   heft puts %5.2f (%.2f)   heft chunks %5.2f (%.2f)\n",
-            i < 0 ? "(warm-up) " : "", a, b, b / a, c, c / a);
-        if (i >= 0) {
-            loop[i] = a;
-            put_ratio[i] = b / a;
-            chunk_ratio[i] = c / a;
-        }
+            i < 0 ? "(warm-up) " : "", rates[LOOP][at], rates[PUTS][at], ratios[PUTS][at],
+            rates[CHUNKS][at], ratios[CHUNKS][at]);
     }
-    (void)printf("median: loop %.2f GB/s, puts %.2f of it, chunks %.2f of it\n",
-                 median(loop, rounds), median(put_ratio, rounds), median(chunk_ratio, rounds));
+    static const char *const names[N_KINDS] = { "ucp_put loop", "heft puts", "heft chunks" };
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        (void)printf("median: %-12s %5.2f GB/s, %.2f of the loop; processor for a GB: sender "
+                     "%.3f s, receiver %.3f s\n",
+                     names[kind], median(rates[kind], rounds), median(ratios[kind], rounds),
+                     median(cpu[kind][0], rounds), median(cpu[kind][1], rounds));
+    }
     heft__remote_close(puts.remote);
     heft__remote_close(chunks.remote);
     heft__ucx_release(ucx);

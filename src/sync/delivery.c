@@ -258,7 +258,8 @@ static heft_status_t alloc_routes(heft__packing_t *packing, bool needs_scratch, 
     packing->routes = heft__calloc(n + 1, sizeof *packing->routes);
     packing->packed = heft__calloc((size_t)packing->n_packed + 1, sizeof *packing->packed);
     const bool wants_scratch = needs_scratch && packing->n_packed > 0;
-    packing->expect.scratch = wants_scratch ? heft__malloc(HEFT__CHUNK_BYTES) : NULL;
+    packing->expect.scratch =
+        wants_scratch ? heft__malloc(HEFT__CHUNKS_UNDER_WAY * HEFT__CHUNK_BYTES) : NULL;
     return packing->routes != NULL && packing->packed != NULL &&
                    (!wants_scratch || packing->expect.scratch != NULL)
                ? HEFT_OK
@@ -297,6 +298,7 @@ heft_status_t heft__packing_init(const heft__delivery_t *d, uint32_t first, uint
     out->expect.n_senders = count_senders(d, first, end);
     out->expect.chunk_bytes = HEFT__CHUNK_BYTES;
     out->expect.crc = heft__crc32c;
+    out->expect.crc_copy = heft__crc32c_copy;
     out->expect.n_packed = out->n_packed;
     out->expect.pack = pack;
     out->expect.unpack = unpack;
@@ -334,19 +336,17 @@ heft_status_t heft__packing_send(const heft__packing_t *packing, uint32_t sender
                                  heft_status_t (*on_chunk)(void *arg, heft_error_t *err), void *arg,
                                  heft__chunk_counts_t *counts, heft_error_t *err)
 {
-    const uint32_t n_routes = packing->expect.n_routes;
+    heft__chunk_tx_t tx;
     heft_status_t status = HEFT_OK;
-    uint32_t end = 0;
-    for (uint32_t i = 0; i < n_routes && status == HEFT_OK; i = end > i ? end : i + 1) {
-        end = i; /* entries in a row go in one go; packed routes share the scratch */
-        while (end < n_routes && is_sent_by(packing, end, sender) &&
-               (end < packing->n_entries || end == i)) {
-            end++;
-        }
-        if (end > i) {
-            status = heft__chunk_send_routes(remote, &packing->expect, token, i, end, base,
-                                             deadline_mono_ns, on_chunk, arg, counts, err);
+    heft__chunk_tx_init(&tx, remote, &packing->expect, token, base, deadline_mono_ns, on_chunk,
+                        arg);
+    for (uint32_t i = 0; i < packing->expect.n_routes && status == HEFT_OK; i++) {
+        if (is_sent_by(packing, i, sender)) {
+            status = heft__chunk_tx_send(&tx, i, err);
         }
     }
+    status = heft__chunk_tx_finish(&tx, status, err);
+    counts->chunks += tx.counts.chunks;
+    counts->resent += tx.counts.resent;
     return status;
 }

@@ -39,6 +39,7 @@ heft_status_t heft__digest_slots_expect(const heft__digest_slots_t *slots, uint3
                                     .n_routes = n,
                                     .n_senders = n,
                                     .chunk_bytes = HEFT__CHUNK_BYTES,
-                                    .crc = heft__crc32c };
+                                    .crc = heft__crc32c,
+                                    .crc_copy = heft__crc32c_copy };
     return HEFT_OK;
 }

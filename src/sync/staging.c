@@ -159,7 +159,8 @@ heft_status_t heft__staging_expect(const heft__staging_t *staging, const heft_pl
                                     .n_routes = staging->n_entries,
                                     .n_senders = 1,
                                     .chunk_bytes = HEFT__CHUNK_BYTES,
-                                    .crc = heft__crc32c };
+                                    .crc = heft__crc32c,
+                                    .crc_copy = heft__crc32c_copy };
     return HEFT_OK;
 }
 

@@ -17,7 +17,7 @@
 #include "transport/transport.h"
 
 #define HEFT__STAGING_ALIGN 256
-#define HEFT__CHUNK_BYTES (INT64_C(8) << 20)
+#define HEFT__CHUNK_BYTES (INT64_C(1) << 20)
 
 typedef struct heft__staging {
     uint32_t n_params;  /* entries that are parameters: the first ones */

@@ -344,10 +344,10 @@ static heft_status_t check_header(const heft__chunk_rx_t *rx, const heft__chunk_
     return HEFT_OK;
 }
 
+/* The bytes of a chunk have this sum. */
 static heft_status_t check_crc(heft__chunk_rx_t *rx, const heft__chunk_header_t *h, uint64_t bit,
-                               const void *data, size_t n, heft_error_t *err)
+                               uint32_t crc, heft_error_t *err)
 {
-    const uint32_t crc = rx->expect.crc(0, data, (int64_t)n);
     if (crc == h->crc) {
         return HEFT_OK;
     }
@@ -362,20 +362,36 @@ static heft_status_t check_crc(heft__chunk_rx_t *rx, const heft__chunk_header_t 
                            is_second ? ", for the second time" : "");
 }
 
-/* To its place, or its places. */
-static heft_status_t store(heft__chunk_rx_t *rx, const heft__chunk_header_t *h, uint8_t *window,
-                           const void *data, size_t n, heft_error_t *err)
+/* To its places. */
+static heft_status_t unpack(heft__chunk_rx_t *rx, const heft__chunk_header_t *h, uint8_t *window,
+                            const void *data, size_t n, heft_error_t *err)
 {
     const heft__expect_t *expect = &rx->expect;
-    if (!is_packed(expect, h->route)) {
-        memcpy(window + h->offset, data, n);
-        return HEFT_OK;
-    }
     const int64_t at = (int64_t)h->offset - expect->routes[h->route].offset;
     heft_status_t status =
         expect->unpack(expect->pack_arg, (uint32_t)h->route, window, at, (uint8_t *)(uintptr_t)data,
                        (int64_t)n, err); /* unpack only reads it */
     rx->has_failed = rx->has_failed || status != HEFT_OK;
+    return status;
+}
+
+/* Compare the bytes of a chunk with its header and bring them to their place. One of a packed route
+ * overwrites nothing before its sum is known: what is beside it may have arrived. */
+static heft_status_t store(heft__chunk_rx_t *rx, const heft__chunk_header_t *h, uint64_t bit,
+                           uint8_t *window, const void *data, size_t n, heft_error_t *err)
+{
+    const heft__expect_t *expect = &rx->expect;
+    const bool packed = is_packed(expect, h->route);
+    const bool at_once = expect->crc_copy != NULL && !packed;
+    const uint32_t crc = at_once ? expect->crc_copy(0, window + h->offset, data, (int64_t)n)
+                                 : expect->crc(0, data, (int64_t)n);
+    heft_status_t status = check_crc(rx, h, bit, crc, err);
+    if (status == HEFT_OK && packed) {
+        return unpack(rx, h, window, data, n, err);
+    }
+    if (status == HEFT_OK && !at_once) {
+        memcpy(window + h->offset, data, n);
+    }
     return status;
 }
 
@@ -409,10 +425,7 @@ heft_status_t heft__chunk_rx_take(heft__chunk_rx_t *rx, uint8_t *window, const u
     uint64_t bit = 0;
     heft_status_t status = accept(rx, header, &n, &h, &bit, err);
     if (status == HEFT_OK) {
-        status = check_crc(rx, &h, bit, data, n, err);
-    }
-    if (status == HEFT_OK) {
-        status = store(rx, &h, window, data, n, err);
+        status = store(rx, &h, bit, window, data, n, err);
     }
     if (status == HEFT_OK) {
         note_arrived(rx, &h, bit);
@@ -444,7 +457,8 @@ heft_status_t heft__chunk_rx_check_placed(heft__chunk_rx_t *rx, const uint8_t *w
                                (unsigned long long)h.route);
     }
     if (status == HEFT_OK) {
-        status = check_crc(rx, &h, bit, window + h.offset, (size_t)h.length, err);
+        const uint32_t crc = rx->expect.crc(0, window + h.offset, (int64_t)h.length);
+        status = check_crc(rx, &h, bit, crc, err);
     }
     if (status == HEFT_OK) {
         note_arrived(rx, &h, bit);
@@ -481,170 +495,148 @@ heft_status_t heft__chunk_rx_check_whole(const heft__chunk_rx_t *rx, heft_error_
 
 /* ---- sender ---- */
 
-static heft_status_t send_once(heft__remote_t *remote, const heft__expect_t *expect,
-                               const heft__chunk_header_t *header, const uint8_t *data,
-                               int64_t deadline_mono_ns, heft_error_t *err)
+static heft_status_t send_once(const heft__chunk_tx_t *tx, const heft__chunk_header_t *header,
+                               const uint8_t *data, heft_error_t *err)
 {
     uint8_t bytes[HEFT__CHUNK_HEADER_BYTES];
-    heft__chunk_encode(header, expect->crc, bytes);
-    return heft__remote_send(remote, bytes, data, (int64_t)header->length, deadline_mono_ns, err);
+    heft__chunk_encode(header, tx->expect->crc, bytes);
+    return heft__remote_send(tx->remote, bytes, data, (int64_t)header->length, tx->deadline_mono_ns,
+                             err);
 }
 
-/* The next chunk of a range of routes. */
-typedef struct cursor {
-    const heft__expect_t *expect;
-    uint32_t route;
-    uint32_t end; /* before this route */
-    uint64_t index;
-} cursor_t;
-
-/* False: there is none left. */
-static bool next_chunk(cursor_t *at, heft__token_t token, heft__chunk_header_t *header_out)
+void heft__chunk_tx_init(heft__chunk_tx_t *tx, heft__remote_t *remote, const heft__expect_t *expect,
+                         heft__token_t token, const uint8_t *base, int64_t deadline_mono_ns,
+                         heft_status_t (*on_chunk)(void *arg, heft_error_t *err), void *arg)
 {
-    const heft__expect_t *expect = at->expect;
-    while (at->route < at->end &&
-           at->index == n_chunks_of(&expect->routes[at->route], expect->chunk_bytes)) {
-        at->route++;
-        at->index = 0;
+    *tx = (heft__chunk_tx_t){ .remote = remote,
+                              .expect = expect,
+                              .token = token,
+                              .base = base,
+                              .deadline_mono_ns = deadline_mono_ns,
+                              .on_chunk = on_chunk,
+                              .arg = arg,
+                              .can_post = heft__remote_can_post(remote),
+                              .n_free = HEFT__CHUNKS_UNDER_WAY };
+    for (uint32_t i = 0; i < HEFT__CHUNKS_UNDER_WAY; i++) {
+        tx->free_slots[i] = i;
     }
-    if (at->route == at->end) {
-        return false;
-    }
-    *header_out = (heft__chunk_header_t){ .token = token, .route = at->route, .index = at->index };
-    place(&expect->routes[at->route], expect->chunk_bytes, at->index++, &header_out->offset,
-          &header_out->length);
-    return true;
 }
 
-/* What heft__chunk_send_routes is at. */
-typedef struct sending {
-    heft__remote_t *remote;
-    cursor_t at;
-    const uint8_t *base;
-    int64_t deadline_mono_ns;
-    heft_status_t (*on_chunk)(void *arg, heft_error_t *err);
-    void *arg;
-    heft__chunk_counts_t *counts;
-    heft__chunk_header_t headers[HEFT__CHUNKS_UNDER_WAY]; /* by tag */
-    uint32_t free_tags[HEFT__CHUNKS_UNDER_WAY];
-    uint32_t n_free;
-} sending_t;
-
-/* Gather a chunk of a packed route, find the bytes of another one, and sum them. */
-static heft_status_t prepare(const sending_t *s, heft__chunk_header_t *header,
-                             const uint8_t **data_out, heft_error_t *err)
+/* Gather a chunk of a packed route into the slot's scratch, find the bytes of another one, and sum
+ * them: the network reads them next, from the cache where they fit. */
+static heft_status_t prepare(heft__chunk_tx_t *tx, uint32_t slot, heft_error_t *err)
 {
-    const heft__expect_t *expect = s->at.expect;
+    const heft__expect_t *expect = tx->expect;
+    heft__chunk_header_t *header = &tx->slots[slot].header;
     const int64_t bytes = (int64_t)header->length;
-    heft_status_t status = s->on_chunk != NULL ? s->on_chunk(s->arg, err) : HEFT_OK;
-    *data_out = s->base + header->offset;
+    heft_status_t status = tx->on_chunk != NULL ? tx->on_chunk(tx->arg, err) : HEFT_OK;
+    tx->slots[slot].data = tx->base + header->offset;
     if (status == HEFT_OK && is_packed(expect, header->route)) {
         const int64_t at = (int64_t)header->offset - expect->routes[header->route].offset;
-        *data_out = expect->scratch;
+        uint8_t *scratch = expect->scratch + (int64_t)slot * expect->chunk_bytes;
+        tx->slots[slot].data = scratch;
         status =
-            expect->pack(expect->pack_arg, (uint32_t)header->route, (uint8_t *)(uintptr_t)s->base,
-                         at, expect->scratch, bytes, err); /* pack only reads base */
+            expect->pack(expect->pack_arg, (uint32_t)header->route, (uint8_t *)(uintptr_t)tx->base,
+                         at, scratch, bytes, err); /* pack only reads base */
     }
     if (status == HEFT_OK) {
-        header->crc = expect->crc(0, *data_out, bytes);
-        s->counts->chunks++;
+        header->crc = expect->crc(0, tx->slots[slot].data, bytes);
+        tx->counts.chunks++;
     }
     return status;
 }
 
-/* One at a time, waiting for each verdict. */
-static heft_status_t send_in_turn(sending_t *s, heft__token_t token, heft_error_t *err)
+/* One chunk, waiting for its verdict. */
+static heft_status_t send_in_turn(heft__chunk_tx_t *tx, const heft__chunk_header_t *what,
+                                  heft_error_t *err)
 {
-    heft__chunk_header_t header;
-    while (next_chunk(&s->at, token, &header)) {
-        const uint8_t *data = NULL;
-        heft_status_t status = prepare(s, &header, &data, err);
-        if (status == HEFT_OK) {
-            status = send_once(s->remote, s->at.expect, &header, data, s->deadline_mono_ns, err);
-        }
-        if (status == HEFT_ERR_DIGEST) {
-            header.flags = HEFT__CHUNK_AGAIN;
-            status = send_once(s->remote, s->at.expect, &header, data, s->deadline_mono_ns, err);
-            s->counts->resent++;
-        }
-        if (status != HEFT_OK) {
-            return status;
-        }
+    heft__chunk_header_t *header = &tx->slots[0].header;
+    *header = *what;
+    heft_status_t status = prepare(tx, 0, err);
+    if (status == HEFT_OK) {
+        status = send_once(tx, header, tx->slots[0].data, err);
     }
-    return HEFT_OK;
+    if (status == HEFT_ERR_DIGEST) {
+        header->flags = HEFT__CHUNK_AGAIN;
+        status = send_once(tx, header, tx->slots[0].data, err);
+        tx->counts.resent++;
+    }
+    return status;
 }
 
-static heft_status_t post(sending_t *s, uint32_t tag, heft_error_t *err)
+static heft_status_t post(heft__chunk_tx_t *tx, uint32_t slot, heft_error_t *err)
 {
     uint8_t bytes[HEFT__CHUNK_HEADER_BYTES];
-    const heft__chunk_header_t *header = &s->headers[tag];
-    heft__chunk_encode(header, s->at.expect->crc, bytes);
-    return heft__remote_post(s->remote, tag, bytes, s->base + header->offset,
-                             (int64_t)header->length, s->deadline_mono_ns, err);
+    const heft__chunk_header_t *header = &tx->slots[slot].header;
+    heft__chunk_encode(header, tx->expect->crc, bytes);
+    return heft__remote_post(tx->remote, slot, !is_packed(tx->expect, header->route), bytes,
+                             tx->slots[slot].data, (int64_t)header->length, tx->deadline_mono_ns,
+                             err);
 }
 
 /* The next verdict: room for another chunk, or the same once more. */
-static heft_status_t reap(sending_t *s, heft_error_t *err)
+static heft_status_t reap(heft__chunk_tx_t *tx, heft_error_t *err)
 {
-    uint32_t tag = HEFT__CHUNKS_UNDER_WAY;
-    heft_status_t status = heft__remote_reap(s->remote, &tag, s->deadline_mono_ns, err);
-    if (status == HEFT_ERR_DIGEST && tag < HEFT__CHUNKS_UNDER_WAY && s->headers[tag].flags == 0) {
-        s->headers[tag].flags = HEFT__CHUNK_AGAIN;
-        s->counts->resent++;
-        return post(s, tag, err);
+    uint32_t slot = HEFT__CHUNKS_UNDER_WAY;
+    heft_status_t status = heft__remote_reap(tx->remote, &slot, tx->deadline_mono_ns, err);
+    if (status == HEFT_ERR_DIGEST && slot < HEFT__CHUNKS_UNDER_WAY &&
+        tx->slots[slot].header.flags == 0) {
+        tx->slots[slot].header.flags = HEFT__CHUNK_AGAIN;
+        tx->counts.resent++;
+        return post(tx, slot, err);
     }
     if (status == HEFT_OK) {
-        s->free_tags[s->n_free++] = tag;
+        tx->free_slots[tx->n_free++] = slot;
     }
     return status;
 }
 
-/* Several under way: while the network carries one, the next is summed, and earlier ones judged. */
-static heft_status_t send_piped(sending_t *s, heft__token_t token, heft_error_t *err)
+/* Several are under way: while the network carries them this one is gathered and summed. */
+static heft_status_t send_piped(heft__chunk_tx_t *tx, const heft__chunk_header_t *header,
+                                heft_error_t *err)
 {
     heft_status_t status = HEFT_OK;
-    heft__chunk_header_t header;
-    for (uint32_t i = 0; i < HEFT__CHUNKS_UNDER_WAY; i++) {
-        s->free_tags[s->n_free++] = i;
+    while (status == HEFT_OK && tx->n_free == 0) {
+        status = reap(tx, err);
     }
-    while (status == HEFT_OK && next_chunk(&s->at, token, &header)) {
-        const uint8_t *data = NULL; /* where it lies in base */
-        status = prepare(s, &header, &data, err);
-        while (status == HEFT_OK && s->n_free == 0) {
-            status = reap(s, err);
-        }
-        if (status == HEFT_OK) {
-            const uint32_t tag = s->free_tags[--s->n_free];
-            s->headers[tag] = header;
-            status = post(s, tag, err);
-        }
+    if (status != HEFT_OK) {
+        return status;
     }
-    while (status == HEFT_OK && s->n_free < HEFT__CHUNKS_UNDER_WAY) {
-        status = reap(s, err);
+    const uint32_t slot = tx->free_slots[tx->n_free - 1];
+    tx->slots[slot].header = *header;
+    status = prepare(tx, slot, err);
+    if (status == HEFT_OK) {
+        status = post(tx, slot, err);
+        tx->n_free -= status == HEFT_OK;
     }
-    if (status != HEFT_OK) { /* nothing may read the caller's bytes after this returns */
-        heft_status_t settled = heft__remote_flush(s->remote, s->deadline_mono_ns, NULL);
+    return status;
+}
+
+heft_status_t heft__chunk_tx_send(heft__chunk_tx_t *tx, uint32_t route, heft_error_t *err)
+{
+    const heft__expect_t *expect = tx->expect;
+    const heft__route_t *r = &expect->routes[route];
+    const uint64_t n = n_chunks_of(r, expect->chunk_bytes);
+    heft_status_t status = HEFT_OK;
+    for (uint64_t i = 0; i < n && status == HEFT_OK; i++) {
+        heft__chunk_header_t header = { .token = tx->token, .route = route, .index = i };
+        place(r, expect->chunk_bytes, i, &header.offset, &header.length);
+        status = tx->can_post ? send_piped(tx, &header, err) : send_in_turn(tx, &header, err);
+    }
+    return status;
+}
+
+heft_status_t heft__chunk_tx_finish(heft__chunk_tx_t *tx, heft_status_t status, heft_error_t *err)
+{
+    while (status == HEFT_OK && tx->n_free < HEFT__CHUNKS_UNDER_WAY) {
+        status = reap(tx, err);
+    }
+    if (status != HEFT_OK && tx->can_post) {
+        /* nothing may read the caller's bytes after this returns */
+        heft_status_t settled = heft__remote_flush(tx->remote, tx->deadline_mono_ns, NULL);
         (void)settled;
     }
     return status;
-}
-
-heft_status_t heft__chunk_send_routes(heft__remote_t *remote, const heft__expect_t *expect,
-                                      heft__token_t token, uint32_t first, uint32_t end,
-                                      const uint8_t *base, int64_t deadline_mono_ns,
-                                      heft_status_t (*on_chunk)(void *arg, heft_error_t *err),
-                                      void *arg, heft__chunk_counts_t *counts, heft_error_t *err)
-{
-    sending_t s = { .remote = remote,
-                    .at = { .expect = expect, .route = first, .end = end },
-                    .base = base,
-                    .deadline_mono_ns = deadline_mono_ns,
-                    .on_chunk = on_chunk,
-                    .arg = arg,
-                    .counts = counts };
-    const bool has_packed = first < end && is_packed(expect, end - 1); /* they share the scratch */
-    return heft__remote_can_post(remote) && !has_packed ? send_piped(&s, token, err)
-                                                        : send_in_turn(&s, token, err);
 }
 
 heft_status_t heft__chunk_send(heft__remote_t *remote, const heft__expect_t *expect,
@@ -653,6 +645,11 @@ heft_status_t heft__chunk_send(heft__remote_t *remote, const heft__expect_t *exp
                                heft_status_t (*on_chunk)(void *arg, heft_error_t *err), void *arg,
                                heft__chunk_counts_t *counts, heft_error_t *err)
 {
-    return heft__chunk_send_routes(remote, expect, token, route, route + 1, base, deadline_mono_ns,
-                                   on_chunk, arg, counts, err);
+    heft__chunk_tx_t tx;
+    heft__chunk_tx_init(&tx, remote, expect, token, base, deadline_mono_ns, on_chunk, arg);
+    heft_status_t status = heft__chunk_tx_send(&tx, route, err);
+    status = heft__chunk_tx_finish(&tx, status, err);
+    counts->chunks += tx.counts.chunks;
+    counts->resent += tx.counts.resent;
+    return status;
 }

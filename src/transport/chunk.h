@@ -16,17 +16,6 @@ enum { HEFT__CHUNK_HEADER_BYTES = 64 };
 
 typedef enum heft__chunk_flags { HEFT__CHUNK_AGAIN = 1u << 0 } heft__chunk_flags_t;
 
-/* docs/formats/chunk.md has the bytes. */
-typedef struct heft__chunk_header {
-    uint32_t flags;
-    heft__token_t token;
-    uint64_t route;
-    uint64_t index;  /* within the route */
-    uint64_t offset; /* within the window */
-    uint64_t length;
-    uint32_t crc; /* of the bytes */
-} heft__chunk_header_t;
-
 void heft__chunk_encode(const heft__chunk_header_t *header, heft__crc32c_t crc,
                         uint8_t out[HEFT__CHUNK_HEADER_BYTES]);
 /* HEFT_ERR_PROTOCOL: no header, damaged, or of another version. */

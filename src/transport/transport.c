@@ -153,14 +153,14 @@ bool heft__remote_can_post(const heft__remote_t *remote)
     return HAS_OP(remote->ops, post) && HAS_OP(remote->ops, reap);
 }
 
-heft_status_t heft__remote_post(heft__remote_t *remote, uint32_t tag, const uint8_t *header,
-                                const void *data, int64_t bytes, int64_t deadline_mono_ns,
-                                heft_error_t *err)
+heft_status_t heft__remote_post(heft__remote_t *remote, uint32_t tag, bool has_place,
+                                const uint8_t *header, const void *data, int64_t bytes,
+                                int64_t deadline_mono_ns, heft_error_t *err)
 {
     if (!HAS_OP(remote->ops, post)) {
         return unsupported(remote->ops, "have several chunks under way", err);
     }
-    return remote->ops->post(remote, tag, header, data, bytes, deadline_mono_ns, err);
+    return remote->ops->post(remote, tag, has_place, header, data, bytes, deadline_mono_ns, err);
 }
 
 heft_status_t heft__remote_reap(heft__remote_t *remote, uint32_t *tag_out, int64_t deadline_mono_ns,

@@ -33,6 +33,8 @@ typedef struct heft__token {
 /* CRC-32C: of crc's message followed by n_bytes of data. The checksum is the caller's, because
  * transports stand below the kernels. */
 typedef uint32_t (*heft__crc32c_t)(uint32_t crc, const void *data, int64_t n_bytes);
+/* The same, of src, while it is copied to dst. */
+typedef uint32_t (*heft__crc32c_copy_t)(uint32_t crc, void *dst, const void *src, int64_t n_bytes);
 
 /* What a receiver expects of a round whose bytes come in chunks (chunk.h): routes are ranges of the
  * window, upwards and apart. */
@@ -45,15 +47,21 @@ typedef struct heft__route {
 typedef heft_status_t (*heft__pack_t)(void *arg, uint32_t route, uint8_t *base, int64_t at,
                                       uint8_t *packed, int64_t bytes, heft_error_t *err);
 
+enum { HEFT__CHUNKS_UNDER_WAY = 8 };
+
 typedef struct heft__expect {
     const heft__route_t *routes;
     uint32_t n_routes;
     uint32_t n_senders;
     int64_t chunk_bytes;
     heft__crc32c_t crc;
+    /* NULL, or a receiver copies by it in the same pass; a damaged chunk is then in its place until
+     * it is sent again. */
+    heft__crc32c_copy_t crc_copy;
     /* The last n_packed routes are packed: their bytes go to places of their own in the window, not
-     * before `offset` of the route. A sender needs pack, and room for a chunk in scratch; a
-     * receiver needs unpack. All are borrowed for as long as the expectation holds. */
+     * before `offset` of the route. A sender needs pack, and room for
+     * HEFT__CHUNKS_UNDER_WAY chunks in scratch; a receiver needs unpack. All are borrowed for as
+     * long as the expectation holds. */
     uint32_t n_packed;
     heft__pack_t pack;
     heft__pack_t unpack;
@@ -149,9 +157,9 @@ struct heft__transport_ops {
                                    heft_error_t *err);
     heft_status_t (*send)(heft__remote_t *remote, const uint8_t *header, const void *data,
                           int64_t bytes, int64_t deadline_mono_ns, heft_error_t *err);
-    heft_status_t (*post)(heft__remote_t *remote, uint32_t tag, const uint8_t *header,
-                          const void *data, int64_t bytes, int64_t deadline_mono_ns,
-                          heft_error_t *err);
+    heft_status_t (*post)(heft__remote_t *remote, uint32_t tag, bool has_place,
+                          const uint8_t *header, const void *data, int64_t bytes,
+                          int64_t deadline_mono_ns, heft_error_t *err);
     heft_status_t (*reap)(heft__remote_t *remote, uint32_t *tag_out, int64_t deadline_mono_ns,
                           heft_error_t *err);
     const char *(*describe)(const heft__remote_t *remote);
@@ -218,13 +226,13 @@ HEFT_MUST_CHECK heft_status_t heft__remote_send(heft__remote_t *remote, const ui
                                                 int64_t deadline_mono_ns, heft_error_t *err);
 /* Chunks can be posted: several are under way at a time. */
 bool heft__remote_can_post(const heft__remote_t *remote);
-/* Start sending one chunk of a route that is not packed; the header is copied, data are borrowed
- * until the chunk is reaped or flushed. tag: any number, to know it by. At most
- * HEFT__CHUNKS_UNDER_WAY at a time. */
+/* Start sending one chunk; the header is copied, data are borrowed until the chunk is reaped or
+ * flushed. tag: any number, to know it by. has_place: it is not of a packed route, and may go by
+ * itself to where its header says. At most HEFT__CHUNKS_UNDER_WAY at a time. */
 HEFT_MUST_CHECK heft_status_t heft__remote_post(heft__remote_t *remote, uint32_t tag,
-                                                const uint8_t *header, const void *data,
-                                                int64_t bytes, int64_t deadline_mono_ns,
-                                                heft_error_t *err);
+                                                bool has_place, const uint8_t *header,
+                                                const void *data, int64_t bytes,
+                                                int64_t deadline_mono_ns, heft_error_t *err);
 /* Wait for the verdict on one of the chunks that were posted, in any order: it is what is returned,
  * with the chunk's tag. *tag_out is not written where something else failed. */
 HEFT_MUST_CHECK heft_status_t heft__remote_reap(heft__remote_t *remote, uint32_t *tag_out,
@@ -246,26 +254,57 @@ typedef struct heft__chunk_counts {
     int64_t resent;
 } heft__chunk_counts_t;
 
-/*
- * Send route number `route`: bytes of base at the route's own offset. Waits for the verdict on each
- * chunk, sends once more what arrived damaged, and adds to *counts. on_chunk (NULL is fine) is
- * called before each chunk; a status other than HEFT_OK ends the sending with it.
- */
-enum { HEFT__CHUNKS_UNDER_WAY = 8 };
+/* docs/formats/chunk.md has the bytes. */
+typedef struct heft__chunk_header {
+    uint32_t flags;
+    heft__token_t token;
+    uint64_t route;
+    uint64_t index;  /* within the route */
+    uint64_t offset; /* within the window */
+    uint64_t length;
+    uint32_t crc; /* of the bytes */
+} heft__chunk_header_t;
 
+/* Sends routes of one round to one remote, several chunks under way where the transport can have
+ * them. Confined; on the stack. */
+typedef struct heft__chunk_tx {
+    heft__remote_t *remote;
+    const heft__expect_t *expect;
+    heft__token_t token;
+    const uint8_t *base;
+    int64_t deadline_mono_ns;
+    heft_status_t (*on_chunk)(void *arg, heft_error_t *err);
+    void *arg;
+    bool can_post;
+    heft__chunk_counts_t counts;
+    struct {
+        heft__chunk_header_t header;
+        const uint8_t *data;
+    } slots[HEFT__CHUNKS_UNDER_WAY];
+    uint32_t free_slots[HEFT__CHUNKS_UNDER_WAY];
+    uint32_t n_free;
+} heft__chunk_tx_t;
+
+/* All is borrowed until finish. on_chunk (NULL is fine) is called before each chunk; a status other
+ * than HEFT_OK ends the sending with it. */
+void heft__chunk_tx_init(heft__chunk_tx_t *tx, heft__remote_t *remote, const heft__expect_t *expect,
+                         heft__token_t token, const uint8_t *base, int64_t deadline_mono_ns,
+                         heft_status_t (*on_chunk)(void *arg, heft_error_t *err), void *arg);
+/* Route number `route`: bytes of base at the route's own offset. What arrived damaged is sent once
+ * more. Chunks may still be under way when it returns. */
+HEFT_MUST_CHECK heft_status_t heft__chunk_tx_send(heft__chunk_tx_t *tx, uint32_t route,
+                                                  heft_error_t *err);
+/* status: of the sends before. Where it is HEFT_OK, waits for the verdicts that are left; then
+ * nothing of base is read any more, whatever is returned. */
+HEFT_MUST_CHECK heft_status_t heft__chunk_tx_finish(heft__chunk_tx_t *tx, heft_status_t status,
+                                                    heft_error_t *err);
+
+/* One route, from begin to end; adds to *counts. */
 HEFT_MUST_CHECK heft_status_t
 heft__chunk_send(heft__remote_t *remote, const heft__expect_t *expect, heft__token_t token,
                  uint32_t route, const uint8_t *base, int64_t deadline_mono_ns,
                  heft_status_t (*on_chunk)(void *arg, heft_error_t *err), void *arg,
                  heft__chunk_counts_t *counts, heft_error_t *err);
-
-/* The same for the routes [first, end), each at its own offset from base: small ones do not wait
- * for each other's verdicts where the transport can have several chunks under way. */
-HEFT_MUST_CHECK heft_status_t
-heft__chunk_send_routes(heft__remote_t *remote, const heft__expect_t *expect, heft__token_t token,
-                        uint32_t first, uint32_t end, const uint8_t *base, int64_t deadline_mono_ns,
-                        heft_status_t (*on_chunk)(void *arg, heft_error_t *err), void *arg,
-                        heft__chunk_counts_t *counts, heft_error_t *err);
 
 /* ---- ucx: between hosts ---- */
 

@@ -31,10 +31,6 @@ static const wish_t wishes[] = {
       "UCX_TLS" },
     /* A peer that dies is noticed after this; UCX's own 20 s let puts "succeed" meanwhile. */
     { "KEEPALIVE_INTERVAL", "1s", { NULL }, NULL, NULL },
-    /* 8 KiB segments reach a third of the speed. A transport's own settings have no prefix here,
-     * and UCX accepts any key: what it does not know it says in a warning, later. */
-    { "TCP_TX_SEG_SIZE", "512k", { NULL }, "TX_SEG_SIZE", NULL },
-    { "TCP_RX_SEG_SIZE", "512k", { NULL }, "RX_SEG_SIZE", NULL },
 };
 
 static bool is_kept(const char *variable, const wish_t *wish)
@@ -71,6 +67,38 @@ static heft_status_t modify(const heft__ucx_api_t *api, ucp_config_t *config, co
                                  wish->name, wish->value, api->ucs_status_string(status));
 }
 
+/* ---- segments of tcp ---- */
+
+enum { EAGER_BYTES = 256 << 10, TCP_EAGER_BYTES = 1 << 20, SEGMENT_EXTRA = 4 << 10 };
+
+/* "512k", as UCX reads it; 0: something else. */
+static int64_t read_size(const char *text)
+{
+    char *end = NULL;
+    const double value = strtod(text, &end);
+    const char *const units = "kmg";
+    const char *unit = *end != '\0' ? strchr(units, *end | 0x20) : NULL;
+    const int shift = unit != NULL ? 10 * (int)(unit - units + 1) : 0;
+    return value > 0 && value < 1e9 ? (int64_t)(value * (double)(INT64_C(1) << shift)) : 0;
+}
+
+/* Segments of 8 KiB, UCX's own, reach a third of the speed. And a receiver of UCX 1.13 reads every
+ * byte into a segment, whatever way it is sent, and copies it to where it belongs. What is no
+ * larger than a segment is given to us there, so that this copy can be ours, which sums the bytes
+ * in the same pass; so a segment has room for a chunk. Over several networks it is less: they share
+ * segments. */
+int64_t heft__ucx_segment_bytes(const heft__ucx_opts_t *opts)
+{
+    static const char *const names[] = { "UCX_TCP_RX_SEG_SIZE", "UCX_TCP_TX_SEG_SIZE" };
+    for (int i = 0; i < 2; i++) {
+        const char *own = getenv(names[i]);
+        if (own != NULL) {
+            return read_size(own);
+        }
+    }
+    return (opts->max_lanes > 1 ? EAGER_BYTES : TCP_EAGER_BYTES) + SEGMENT_EXTRA;
+}
+
 heft_status_t heft__ucx_config_read(const heft__ucx_api_t *api, const heft__ucx_opts_t *opts,
                                     ucp_config_t **config_out, heft_error_t *err)
 {
@@ -89,6 +117,18 @@ heft_status_t heft__ucx_config_read(const heft__ucx_api_t *api, const heft__ucx_
     const wish_t devices = { "NET_DEVICES", opts->net_devices, { NULL }, NULL, NULL };
     const wish_t large = { "MAX_RNDV_LANES", lanes, { NULL }, NULL, NULL };
     const wish_t small = { "MAX_EAGER_LANES", lanes, { NULL }, NULL, NULL };
+    /* A transport's own settings have no prefix here, and UCX accepts any key: what it does not
+     * know it says in a warning, later. */
+    char segment[32];
+    (void)snprintf(segment, sizeof segment, "%lld", (long long)heft__ucx_segment_bytes(opts));
+    const wish_t sent = { "TCP_TX_SEG_SIZE", segment, { NULL }, "TX_SEG_SIZE", NULL };
+    const wish_t received = { "TCP_RX_SEG_SIZE", segment, { NULL }, "RX_SEG_SIZE", NULL };
+    if (status == HEFT_OK) {
+        status = modify(api, config, &sent, err);
+    }
+    if (status == HEFT_OK) {
+        status = modify(api, config, &received, err);
+    }
     if (status == HEFT_OK && opts->net_devices != NULL && opts->net_devices[0] != '\0') {
         status = modify(api, config, &devices, err);
     }
@@ -107,6 +147,25 @@ heft_status_t heft__ucx_config_read(const heft__ucx_api_t *api, const heft__ucx_
 }
 
 /* ---- lanes ---- */
+
+/* All of them are tcp. */
+static bool is_tcp(const char *lanes)
+{
+    static const char tcp[] = "tcp/";
+    for (const char *at = lanes; at != NULL; at = strchr(at, ',')) {
+        at += strspn(at, ", ");
+        if (strncmp(at, tcp, sizeof tcp - 1) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+int64_t heft__ucx_max_eager(int64_t segment_bytes, const char *lanes)
+{
+    return segment_bytes >= TCP_EAGER_BYTES + SEGMENT_EXTRA && is_tcp(lanes) ? TCP_EAGER_BYTES
+                                                                             : EAGER_BYTES;
+}
 
 static bool has_word(const char *list, const char *word, size_t n)
 {

@@ -28,10 +28,10 @@ void heft__ucx_endpoint_encode(const heft__ucx_endpoint_t *endpoint, heft__text_
     put_hex(text, endpoint->key, endpoint->key_bytes);
     heft__text_printf(text,
                       "\",\"window\":\"%016llx\",\"base\":\"%016llx\",\"bytes\":%lld,"
-                      "\"memory\":%d,\"pid\":%d,\"incarnation\":\"%s\",\"host\":",
+                      "\"segment\":%lld,\"memory\":%d,\"pid\":%d,\"incarnation\":\"%s\",\"host\":",
                       (unsigned long long)endpoint->window, (unsigned long long)endpoint->base,
-                      (long long)endpoint->bytes, (int)endpoint->memory, (int)endpoint->pid,
-                      incarnation);
+                      (long long)endpoint->bytes, (long long)endpoint->segment_bytes,
+                      (int)endpoint->memory, (int)endpoint->pid, incarnation);
     heft__host_identity_encode(&endpoint->host, text);
     heft__text_put(text, "}");
 }
@@ -69,7 +69,7 @@ static bool read_u64(const char *digits, uint64_t *out)
 /* The members of the object as they are. */
 typedef struct raw {
     const char *transport, *worker, *key, *window, *base, *incarnation;
-    json_int_t version, bytes, memory, pid;
+    json_int_t version, bytes, segment, memory, pid;
     json_t *host;
 } raw_t;
 
@@ -85,9 +85,9 @@ static heft_status_t check_numbers(const raw_t *raw, heft_error_t *err)
                                "ucx endpoint: memory kind %lld, only host memory (%d) is supported",
                                (long long)raw->memory, HEFT__MEMORY_HOST);
     }
-    return raw->pid > 0 && raw->pid <= INT32_MAX && raw->bytes >= 0
+    return raw->pid > 0 && raw->pid <= INT32_MAX && raw->bytes >= 0 && raw->segment >= 0
                ? HEFT_OK
-               : bad(err, "\"pid\" or \"bytes\" out of range");
+               : bad(err, "\"pid\", \"bytes\" or \"segment\" out of range");
 }
 
 static heft_status_t take(const raw_t *raw, heft__ucx_endpoint_t *out, heft_error_t *err)
@@ -97,6 +97,7 @@ static heft_status_t take(const raw_t *raw, heft__ucx_endpoint_t *out, heft_erro
         return status;
     }
     out->bytes = (int64_t)raw->bytes;
+    out->segment_bytes = (int64_t)raw->segment;
     out->memory = HEFT__MEMORY_HOST;
     out->pid = (int32_t)raw->pid;
     if (!read_hex(raw->worker, out->worker, sizeof out->worker, &out->worker_bytes)) {
@@ -119,14 +120,14 @@ static heft_status_t take(const raw_t *raw, heft__ucx_endpoint_t *out, heft_erro
 
 static heft_status_t decode_root(json_t *root, heft__ucx_endpoint_t *out, heft_error_t *err)
 {
-    raw_t raw;
+    raw_t raw = { .segment = 0 };
     json_error_t why;
     if (json_unpack_ex(root, &why, JSON_STRICT,
-                       "{s:s, s:I, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:o}", "transport",
+                       "{s:s, s:I, s:s, s:s, s:s, s:s, s:I, s?I, s:I, s:I, s:s, s:o}", "transport",
                        &raw.transport, "version", &raw.version, "worker", &raw.worker, "key",
                        &raw.key, "window", &raw.window, "base", &raw.base, "bytes", &raw.bytes,
-                       "memory", &raw.memory, "pid", &raw.pid, "incarnation", &raw.incarnation,
-                       "host", &raw.host) != 0) {
+                       "segment", &raw.segment, "memory", &raw.memory, "pid", &raw.pid,
+                       "incarnation", &raw.incarnation, "host", &raw.host) != 0) {
         return bad(err, why.text);
     }
     return strcmp(raw.transport, "ucx") == 0 ? take(&raw, out, err)

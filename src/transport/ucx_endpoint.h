@@ -12,6 +12,7 @@ typedef struct heft__ucx_endpoint {
     uint64_t window;
     uint64_t base; /* of the memory, in the receiver's address space */
     int64_t bytes;
+    int64_t segment_bytes; /* of what the receiver reads from tcp at once; 0: not said */
     heft__memory_t memory;
     int32_t pid;
     uint8_t incarnation[HEFT__INCARNATION_BYTES];

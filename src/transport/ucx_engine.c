@@ -314,6 +314,7 @@ static heft_status_t init_engine(heft__ucx_t *ucx, const heft__ucx_opts_t *opts,
     ucx->opts = *opts;
     ucx->net_devices = heft__strdup(opts->net_devices != NULL ? opts->net_devices : "");
     ucx->opts.net_devices = ucx->net_devices;
+    ucx->segment_bytes = heft__ucx_segment_bytes(opts);
     ucx->opts.silence_ms = opts->silence_ms != 0 ? opts->silence_ms : DEFAULT_SILENCE_MS;
     ucx->start_error = (heft_error_t)HEFT_ERROR_INIT;
     ucx->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -73,6 +73,7 @@ struct heft__ucx {
     /* Constant once started. */
     heft__ucx_opts_t opts; /* net_devices is owned */
     char *net_devices;
+    int64_t segment_bytes;
     const heft__ucx_api_t *api;
     heft__host_identity_t host;
     int wake_fd;
@@ -148,6 +149,11 @@ void heft__ucx_keep_range(heft__ucx_t *ucx, void *ptr, size_t bytes);
 HEFT_MUST_CHECK heft_status_t heft__ucx_config_read(const heft__ucx_api_t *api,
                                                     const heft__ucx_opts_t *opts,
                                                     ucp_config_t **config_out, heft_error_t *err);
+/* What is sent over tcp, and read from it, in one piece. Both ends need the same. */
+int64_t heft__ucx_segment_bytes(const heft__ucx_opts_t *opts);
+/* Up to how many bytes go along with their header over these lanes; larger ones wait until the
+ * receiver has said where they land. */
+int64_t heft__ucx_max_eager(int64_t segment_bytes, const char *lanes);
 /* The lanes of a connection, as "tcp/eth0"; several are separated by ", ". */
 void heft__ucx_lanes(const heft__ucx_api_t *api, ucp_ep_h ep, char *out, size_t out_bytes);
 
@@ -178,7 +184,7 @@ HEFT_MUST_CHECK heft_status_t heft__ucx_put(heft__remote_t *remote, int64_t offs
                                             const void *data, int64_t bytes, heft_error_t *err);
 HEFT_MUST_CHECK heft_status_t heft__ucx_flush(heft__remote_t *remote, int64_t deadline_mono_ns,
                                               heft_error_t *err);
-HEFT_MUST_CHECK heft_status_t heft__ucx_post(heft__remote_t *remote, uint32_t tag,
+HEFT_MUST_CHECK heft_status_t heft__ucx_post(heft__remote_t *remote, uint32_t tag, bool has_place,
                                              const uint8_t *header, const void *data, int64_t bytes,
                                              int64_t deadline_mono_ns, heft_error_t *err);
 HEFT_MUST_CHECK heft_status_t heft__ucx_reap(heft__remote_t *remote, uint32_t *tag_out,

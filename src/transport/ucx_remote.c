@@ -20,7 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_JOBS = 32, EAGER_BYTES = 256 << 10, TEXT_BYTES = 208 };
+enum { MAX_JOBS = 32, TEXT_BYTES = 208 };
 static const int64_t put_bytes = 8 << 20; /* of one job */
 static const int64_t look_ns = 50000000;
 static const int64_t close_ns = 10000000000; /* UCX closes by force without waiting for a peer */
@@ -63,6 +63,7 @@ struct remote {
     heft__ucx_peer_t peer;    /* thread */
     ucp_rkey_h rkey;          /* thread */
     bool has_puts;            /* the network's own; thread */
+    int64_t max_eager;        /* thread */
     int64_t deadline_mono_ns; /* of the round, from begin */
     char description[80];
     /* Guarded by the lock. */
@@ -235,7 +236,7 @@ static void go_on(job_t *job, ucs_status_t status)
 
 static void start_job(job_t *job)
 {
-    const bool is_small = job->bytes <= EAGER_BYTES;
+    const bool is_small = job->bytes <= job->remote->max_eager;
     if (job->remote->has_puts && (!job->is_chunk || (job->has_place && !is_small))) {
         start_put(job);
     } else {
@@ -274,8 +275,18 @@ static void answer(remote_t *remote, heft_status_t status, const char *text)
 static heft_status_t check_lanes(const remote_t *remote, char *text, size_t text_bytes)
 {
     const heft__host_identity_t *here = &remote->ucx->host;
-    if (strstr(remote->peer.lanes, "tcp") == NULL || remote->ucx->opts.allow_tcp ||
-        !heft__host_identity_is_same(here, &remote->endpoint.host)) {
+    const int64_t theirs = remote->endpoint.segment_bytes;
+    if (strstr(remote->peer.lanes, "tcp") == NULL) {
+        return HEFT_OK;
+    }
+    if (theirs > 0 && remote->ucx->segment_bytes > theirs) {
+        (void)snprintf(text, text_bytes,
+                       "it reads %lld bytes of tcp at once, and here %lld are sent: give both ends "
+                       "the same ucx-lanes, and the same UCX_TCP_RX_SEG_SIZE if any",
+                       (long long)theirs, (long long)remote->ucx->segment_bytes);
+        return HEFT_ERR_UNSUPPORTED;
+    }
+    if (remote->ucx->opts.allow_tcp || !heft__host_identity_is_same(here, &remote->endpoint.host)) {
         return HEFT_OK;
     }
     (void)snprintf(text, text_bytes,
@@ -303,6 +314,7 @@ static void on_welcome(remote_t *remote, const heft__ucx_frame_t *frame)
     peer->their = frame->b;
     heft__ucx_lanes(remote->ucx->api, peer->ep, peer->lanes, sizeof peer->lanes);
     remote->has_puts = has_own_puts(remote);
+    remote->max_eager = heft__ucx_max_eager(remote->ucx->segment_bytes, peer->lanes);
     heft_status_t status = check_lanes(remote, text, sizeof text);
     if (status == HEFT_OK && frame->a != (uint64_t)remote->endpoint.bytes) {
         status = HEFT_ERR_STALE;
@@ -807,11 +819,12 @@ static heft_status_t queue_chunk(remote_t *remote, bool has_place, uint32_t tag,
     return queue(remote, &job, header, deadline_mono_ns, err);
 }
 
-heft_status_t heft__ucx_post(heft__remote_t *base, uint32_t tag, const uint8_t *header,
-                             const void *data, int64_t bytes, int64_t deadline_mono_ns,
-                             heft_error_t *err)
+heft_status_t heft__ucx_post(heft__remote_t *base, uint32_t tag, bool has_place,
+                             const uint8_t *header, const void *data, int64_t bytes,
+                             int64_t deadline_mono_ns, heft_error_t *err)
 {
-    return queue_chunk((remote_t *)base, true, tag, header, data, bytes, deadline_mono_ns, err);
+    return queue_chunk((remote_t *)base, has_place, tag, header, data, bytes, deadline_mono_ns,
+                       err);
 }
 
 static job_t *find_done_locked(remote_t *remote)

@@ -665,6 +665,7 @@ heft_status_t heft__ucx_window_create_over(heft__ucx_t *ucx, const heft__window_
         .segment = { .fd = -1 },
         .is_closed = true,
         .endpoint = { .bytes = params->bytes,
+                      .segment_bytes = ucx->segment_bytes,
                       .memory = params->memory,
                       .pid = (int32_t)getpid(),
                       .host = ucx->host,

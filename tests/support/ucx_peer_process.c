@@ -71,16 +71,45 @@ static heft__token_t read_token(const char *args)
     return t;
 }
 
-static void do_expect(const char *args)
+/* A packed route that lies backwards in the window, chunk by chunk; base: of a window that it
+ * fills.
+ */
+heft_status_t up_pack(void *arg, uint32_t route, uint8_t *base, int64_t at, uint8_t *packed,
+                      int64_t bytes, heft_error_t *err)
 {
+    const int64_t window_bytes = *(const int64_t *)arg;
+    (void)route;
+    (void)err;
+    memcpy(packed, base + window_bytes - at - bytes, (size_t)bytes);
+    return HEFT_OK;
+}
+
+static heft_status_t unpack(void *arg, uint32_t route, uint8_t *base, int64_t at, uint8_t *packed,
+                            int64_t bytes, heft_error_t *err)
+{
+    const int64_t window_bytes = *(const int64_t *)arg;
+    (void)route;
+    (void)err;
+    memcpy(base + window_bytes - at - bytes, packed, (size_t)bytes);
+    return HEFT_OK;
+}
+
+static void do_expect(const char *args, bool is_packed)
+{
+    static int64_t window_bytes;
     char *end = NULL;
     heft_error_t err = HEFT_ERROR_INIT;
-    const heft__route_t route = { .offset = 0, .bytes = strtoll(args, &end, 10) };
+    window_bytes = strtoll(args, &end, 10);
+    const heft__route_t route = { .offset = 0, .bytes = window_bytes };
     const heft__expect_t expect = { .routes = &route,
                                     .n_routes = 1,
                                     .n_senders = 1,
                                     .chunk_bytes = strtoll(end, NULL, 10),
-                                    .crc = heft__crc32c };
+                                    .crc = heft__crc32c,
+                                    .crc_copy = heft__crc32c_copy,
+                                    .n_packed = is_packed,
+                                    .unpack = unpack,
+                                    .pack_arg = &window_bytes };
     say_status(heft__window_expect(window, &expect, &err), &err);
 }
 
@@ -161,7 +190,9 @@ static void obey(char *line)
         heft__window_arm(window, read_token(args));
         say_status(HEFT_OK, &err);
     } else if (IS("expect")) {
-        do_expect(args);
+        do_expect(args, false);
+    } else if (IS("expect-packed")) {
+        do_expect(args, true);
     } else if (IS("state")) {
         do_state();
     } else if (IS("fence")) {

@@ -34,5 +34,8 @@ void up_end(up_process_t *p);
 /* Byte i of the pattern number `seed`. */
 uint8_t up_byte(uint32_t seed, int64_t i);
 void up_fill(uint8_t *to, int64_t n, uint32_t seed);
+/* heft__pack_t of what "expect-packed" expects; arg: bytes of the window, an int64_t. */
+heft_status_t up_pack(void *arg, uint32_t route, uint8_t *base, int64_t at, uint8_t *packed,
+                      int64_t bytes, heft_error_t *err);
 
 #endif

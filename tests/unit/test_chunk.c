@@ -244,6 +244,35 @@ static void a_bad_crc_is_asked_for_once_more(void **state)
     tear_down(b);
 }
 
+/* Where bytes are summed while they are copied, damaged ones are in place until they come again;
+ * they have not arrived. */
+static void a_copy_that_sums_is_judged_like_one_that_does_not(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    bench_t *b = set_up(100);
+    heft__expect_t expect = expect_of(250);
+    expect.crc_copy = heft__crc32c_copy;
+    heft__chunk_rx_destroy(b->rx);
+    EXPECT_STATUS(heft__chunk_rx_create(&expect, WINDOW, &b->rx, &err), HEFT_OK);
+    heft__chunk_rx_arm(b->rx, round_1);
+    heft__chunk_header_t h = header_of(b, 0, 0, 0, 100);
+    EXPECT_STATUS(take(b, &h, 100, &err),
+                  HEFT_ERR_PROTOCOL); /* nothing is copied that is too short */
+    assert_int_equal(b->memory[GUARD], 0xee);
+    heft__chunk_rx_arm(b->rx, round_1);
+    h = header_of(b, 0, 0, 0, 250);
+    h.crc ^= 1;
+    EXPECT_STATUS(take(b, &h, 250, &err), HEFT_ERR_DIGEST);
+    EXPECT_STATUS(heft__chunk_rx_check_whole(b->rx, &err), HEFT_ERR_MISMATCH);
+    EXPECT_MESSAGE("route 0");
+    memset(b->memory + GUARD, 0, 250);
+    h.crc ^= 1;
+    EXPECT_STATUS(take(b, &h, 250, &err), HEFT_OK);
+    assert_memory_equal(b->memory + GUARD, b->source, 250);
+    tear_down(b);
+}
+
 static void another_round_does_not_touch_this_one(void **state)
 {
     (void)state;
@@ -512,6 +541,7 @@ int main(void)
         cmocka_unit_test(chunk_extra),
         cmocka_unit_test(chunk_duplicate),
         cmocka_unit_test(a_bad_crc_is_asked_for_once_more),
+        cmocka_unit_test(a_copy_that_sums_is_judged_like_one_that_does_not),
         cmocka_unit_test(another_round_does_not_touch_this_one),
         cmocka_unit_test(one_more_sender_is_refused),
         cmocka_unit_test(names_say_which_bytes),
