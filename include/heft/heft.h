@@ -11,6 +11,7 @@
 #include "heft/diff.h"
 #include "heft/drift.h"
 #include "heft/exec.h"
+#include "heft/experts.h"
 #include "heft/log.h"
 #include "heft/model.h"
 #include "heft/names.h"

@@ -303,6 +303,38 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_subscriber_renew(heft_subscriber_t *
                                                              const heft_manifest_t *manifest,
                                                              const heft_param_t *params,
                                                              heft_error_t *err);
+
+/* Another layout, by a contract or by a recipe. */
+typedef struct heft_renewal {
+    size_t size;
+    const heft_contract_t *contract; /* NULL: recipe and bindings */
+    const heft_recipe_t *recipe;
+    const heft_bindings_t *bindings;
+    const heft_manifest_t *manifest; /* NULL: the contract's */
+    const heft_param_t *params;
+    uint8_t keeps_version; /* 1: the engine has moved its weights itself, and what params hold is
+                              the live version in the new layout */
+    uint8_t reserved[7];
+} heft_renewal_t;
+#define HEFT_RENEWAL_INIT              \
+    {                                  \
+        .size = sizeof(heft_renewal_t) \
+    }
+/**
+ * The same as heft_subscriber_renew, also for a destination by a recipe: other bindings, such as
+ * another table of experts. Where a round has been here it is planned for the sources of that one,
+ * so that what does not fit is refused here. With keeps_version the engine goes on serving its
+ * version, for which it vouches: digests are taken from live memory here, so nothing may write to
+ * it, and until the next round brings a version this one feeds nobody. HEFT_ERR_STATE: it is to
+ * keep a version, and none is live. Everything that the renewal points to is borrowed until destroy
+ * or the next one.
+ */
+HEFT_API HEFT_MUST_CHECK heft_status_t heft_subscriber_renew_as(heft_subscriber_t *subscriber,
+                                                                const heft_renewal_t *renewal,
+                                                                heft_error_t *err);
+/** 1 inside a round: it cannot be renewed now. On the thread that polls; while that does not poll,
+ * the answer stays what it is. */
+HEFT_API int heft_subscriber_is_in_round(const heft_subscriber_t *subscriber);
 HEFT_API void heft_subscriber_destroy(heft_subscriber_t *subscriber);
 
 /**

@@ -17,6 +17,7 @@ from heft.dtypes import DType
 from heft.errors import HeftError
 from heft.exceptions import Exception_, ExceptionKind
 from heft.executor import Exec, Target, digest, execute
+from heft.experts import ExpertTable
 from heft.files import (
     ConvertOptions,
     DiffEntry,
@@ -77,6 +78,7 @@ __all__ = [
     "ExceptionKind",
     "Exception_",
     "Exec",
+    "ExpertTable",
     "Finding",
     "FindingKind",
     "Group",

@@ -19,6 +19,7 @@ import torch
 from heft import errors
 from heft._handles import argument_error, state_error
 from heft.contract import Contract
+from heft.experts import ExpertTable
 from heft.manifest import Manifest
 from heft.memory import Memory
 from heft.publisher import Member
@@ -188,6 +189,8 @@ class LiveModel:
     and put back before each flip, and kernels' tensors keep their addresses.
     derived: names that `derive` recomputes; default those that the trace found.
     recorded: names that post_process or derive change; default all where post_process is given.
+    experts: says which table of experts the engine has now. A round that finds another one than
+    when this layout was announced is refused, so that it cannot write by a table that is over.
     drain_s: how long a round waits for requests that are inside the gate.
     """
 
@@ -208,6 +211,7 @@ class LiveModel:
         derive: Callable[[torch.nn.Module], Any] | None = None,
         derived: Iterable[str] | None = None,
         recorded: Iterable[str] | None = None,
+        experts: Callable[[], Any] | None = None,
     ) -> None:
         contract, derived = _settle(contract, derived)
         if derived and derive is None:
@@ -224,6 +228,8 @@ class LiveModel:
         self._kernels: Snapshot | None = None  # what it made, where the loader's memory is kept
         self._moved: list[str] = []
         self._rank = member.rank
+        self._experts = experts
+        self._table = self._table_now()
         manifest = self._manifest_of(contract)
         self._snapshot = Snapshot(model, [info.name for info in manifest])
         if restore == "keep":
@@ -305,60 +311,97 @@ class LiveModel:
 
     def renew(
         self,
-        contract: Contract | Trace,
+        contract: Contract | Trace | Callable[[], Contract | Trace],
         *,
         derived: Iterable[str] | None = None,
         recorded: Iterable[str] | None = None,
+        keeps_version: bool = False,
         timeout_s: float = 60,
     ) -> None:
         """The model has another layout now (other tensors, another expert map): deliver into that.
 
-        Between rounds; one that is in flight is waited for. Requests are drained, and the model
-        serves again once a round has brought it to a version. Any thread but the polling one.
+        contract: of that layout; or a function that changes the model and returns it, called once
+        requests are drained and while no round can begin (one that raises must leave the model as
+        it was). Between rounds; one that is in flight is waited for. The model serves again once a
+        round has brought it to a version; with keeps_version at once, its version in the new
+        layout, which the model has brought there itself. Any thread but the polling one.
         """
-        contract, derived = _settle(contract, derived)
-        manifest = self._manifest_of(contract)
-        snapshot = Snapshot(self.model, [info.name for info in manifest])
-        if self._restore == "keep":
-            snapshot.keep_memory()
-        derived_now = Snapshot(self.model, derived)
+        if keeps_version and self._restore == "keep":
+            raise argument_error(
+                'keeps_version: with restore="keep" the loader\'s memory does not hold what serves'
+            )
         until = time.monotonic() + timeout_s
         self._is_wanted = True
         try:
-            while not self._renew_once(contract, manifest, snapshot, recorded):
+            while not self._renew_once(contract, derived, recorded, keeps_version):
                 if time.monotonic() > until:
                     raise TimeoutError(f"a round is in flight after {timeout_s} s")
                 time.sleep(0.002)
-            self._derived = derived_now
         finally:
             self._is_wanted = False
 
     def _renew_once(
         self,
-        contract: Contract,
-        manifest: Manifest,
-        snapshot: Snapshot,
+        contract: Contract | Trace | Callable[[], Contract | Trace],
+        derived: Iterable[str] | None,
         recorded: Iterable[str] | None,
+        keeps_version: bool,
     ) -> bool:
         with self._turn:
+            if self.subscriber.is_in_round:
+                return False
             version = self.version if self.is_serving else 0
             self.gate.close(self.drain_s)
             try:
-                self.subscriber.renew(
-                    contract,
-                    snapshot.by_name(),
-                    manifest=manifest,
-                    recorded=self._recorded(snapshot, recorded),
-                )
-            except errors.BusyError:
-                self.gate.open(version)
-                return False
-            except BaseException:
+                self._renew_drained(contract, derived, recorded, keeps_version)
+            finally:  # what failed has changed nothing
                 self.gate.open(version if self.is_serving else 0)
-                raise
-            self._snapshot, self._moved = snapshot, []
-            self._is_processed, self._kernels = False, None
             return True
+
+    def _renew_drained(
+        self,
+        contract: Contract | Trace | Callable[[], Contract | Trace],
+        derived: Iterable[str] | None,
+        recorded: Iterable[str] | None,
+        keeps_version: bool,
+    ) -> None:
+        made = contract() if callable(contract) else contract
+        settled, derived = _settle(made, derived)
+        table, manifest = self._table_now(), self._manifest_of(settled)
+        snapshot = Snapshot(self.model, [info.name for info in manifest])
+        if self._restore == "keep":
+            snapshot.keep_memory()
+        derived_now = Snapshot(self.model, derived)
+        try:
+            self.subscriber.renew(
+                settled,
+                snapshot.by_name(),
+                manifest=manifest,
+                recorded=self._recorded(snapshot, recorded),
+                keeps_version=keeps_version,
+            )
+        finally:
+            if self.subscriber.manifest is manifest:  # it stands, also where nobody heard of it
+                self._snapshot, self._derived, self._moved = snapshot, derived_now, []
+                self._table, self._kernels = table, None
+                self._is_processed = self._is_processed and keeps_version
+
+    def _table_now(self) -> ExpertTable | None:
+        """The engine's own word; a table that no engine can have is refused."""
+        if self._experts is None:
+            return None
+        now = self._experts()
+        return now if isinstance(now, ExpertTable) else ExpertTable(now)
+
+    def _check_table(self) -> None:
+        now = self._table_now()
+        if now is None or self._table is None or now == self._table:
+            return
+        text = f"{now!r}, was {self._table!r}"
+        if (now.n_layers, now.n_slots) == (self._table.n_layers, self._table.n_slots):
+            first = now.moved(self._table)[0]
+            text = f"layer {first.layer} slot {first.slot} is expert {first.now}, was {first.was}"
+        raise RuntimeError(f"the table of experts has changed and was not announced: {text}")
 
     # ---- state ----
 
@@ -397,6 +440,7 @@ class LiveModel:
 
     def _on_locate(self) -> Mapping[str, torch.Tensor]:
         """What lies elsewhere than the library was told last."""
+        self._check_table()
         if self._kernels is not None and self._is_processed:
             self._check_kernels(self._kernels)
             return {}

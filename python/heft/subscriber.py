@@ -250,39 +250,65 @@ class Subscriber(Handle):
 
     def renew(
         self,
-        contract: Contract,
+        mapping: Contract | Recipe,
         params: Mapping[str, Any],
         *,
+        bindings: Bindings | None = None,
         manifest: Manifest | None = None,
         recorded: Iterable[str] = (),
+        keeps_version: bool = False,
     ) -> None:
         """The engine has another layout now: take these in the place of the old ones.
 
-        On the thread that polls, between rounds (BusyError inside of one). The member stays in the
-        fleet and serves nothing until a round has brought it to a version. After a failure all is
-        as it was, but for PeerError and TimeoutError: the new layout stands, and the coordinator
-        hears of it once it can be reached.
+        mapping: a contract, or a recipe with its bindings. On the thread that polls, between rounds
+        (BusyError inside of one). The member stays in the fleet and serves nothing until a round
+        has brought it to a version. keeps_version: it goes on serving its version, because the
+        engine has moved its weights itself, and vouches for them; nothing may write to params
+        meanwhile. After a failure all is as it was, but for PeerError and TimeoutError: the new
+        layout stands, and the coordinator hears of it once it can be reached.
         """
-        declared = _declared(contract, manifest, self._rank)
+        declared = self._declared_anew(mapping, params, manifest, bindings)
+        memories = _Params(declared, params, recorded)
+        renewal = ffi.new("heft_renewal_t *")
+        renewal.size, renewal.params = ffi.sizeof("heft_renewal_t"), memories.array
+        renewal.manifest, renewal.keeps_version = declared.pointer, keeps_version
+        kept: tuple[Handle, ...] = (mapping, declared)
+        if isinstance(mapping, Contract):
+            renewal.contract = mapping.pointer
+        elif bindings is not None:
+            renewal.recipe, renewal.bindings = mapping.pointer, bindings.pointer
+            kept = (*kept, bindings)
         with exclusive(self) as pointer:
-            live, memories = self._live, _Params(declared, params, recorded)
             try:
-                call(
-                    lib.heft_subscriber_renew,
-                    pointer,
-                    contract.pointer,
-                    declared.pointer,
-                    memories.array,
-                )
+                call(lib.heft_subscriber_renew_as, pointer, renewal)
             except HeftError as error:
                 if error.status in (lib.HEFT_ERR_PEER, lib.HEFT_ERR_TIMEOUT):
-                    self._take(live, contract, declared, memories)
+                    self._take(memories, declared, kept)
                 raise
-            self._take(live, contract, declared, memories)
+            self._take(memories, declared, kept)
 
-    def _take(self, live: _Live, contract: Contract, declared: Manifest, memories: _Params) -> None:
-        live.params, self.manifest = memories, declared
-        self.owned.keep_instead(contract.owned, declared.owned, live)
+    def _declared_anew(
+        self,
+        mapping: Contract | Recipe,
+        params: Mapping[str, Any],
+        manifest: Manifest | None,
+        bindings: Bindings | None,
+    ) -> Manifest:
+        if isinstance(mapping, Contract):
+            return _declared(mapping, manifest, self._rank)
+        if bindings is None:
+            raise argument_error("a recipe is renewed with its bindings")
+        return manifest if manifest is not None else manifest_of(params, "destination")
+
+    def _take(self, memories: _Params, declared: Manifest, kept: tuple[Handle, ...]) -> None:
+        self._live.params, self.manifest = memories, declared
+        self.owned.keep_instead(*(handle.owned for handle in kept), self._live)
+
+    @property
+    def is_in_round(self) -> bool:
+        """Whether a round is in flight here. Stays what it is as long as nobody polls."""
+        with exclusive(self) as pointer:
+            return bool(lib.heft_subscriber_is_in_round(pointer))
 
     def _register(
         self, values: Mapping[str, Any], function: Any, parents: tuple[Handle, ...], params: Any

@@ -225,8 +225,7 @@ class ModulePublisher:
     make a publisher, and all push. Tensors that are not contiguous are copied at each push
     (`copied_bytes` says how much memory that takes); all others are read where they are, and must
     not change while a push runs. The module is looked at again before each push: a tensor that was
-    replaced, added or taken away, or was given other memory, is refused by name (make a new
-    publisher then).
+    replaced, added or taken away, or was given other memory, is refused by name (renew() then).
 
     source: or a function without arguments that says what is held, called again at each push. mesh,
     rank: as in held_by. n_ranks: how many ranks of the trainer publish; 0: of a sharded module all
@@ -253,6 +252,15 @@ class ModulePublisher:
             self._read = functools.partial(held_by, source, mesh=mesh, rank=rank, attrs=attrs)
         else:
             self._read = source
+        self._options = {
+            "url": url,
+            "member": member,
+            "max_bytes_per_s": max_bytes_per_s,
+            "begin": begin,
+        }
+        self._register(n_ranks)
+
+    def _register(self, n_ranks: int) -> None:
         held = self._read()
         self._keys = _keys_of(held)
         plain = {name: tensor.detach() for name, tensor in held.tensors.items()}
@@ -263,14 +271,18 @@ class ModulePublisher:
         }
         self._strided = {name: plain[name] for name in self._copies}
         held.tensors = {**plain, **self._copies}
-        self.publisher = Publisher(
-            url,
-            held,
-            member=member,
-            max_bytes_per_s=max_bytes_per_s,
-            begin=begin,
-            n_ranks=n_ranks,
-        )
+        self.publisher = Publisher(tensors=held, n_ranks=n_ranks, **self._options)
+
+    def renew(self, n_ranks: int = 0) -> None:
+        """This rank holds something else now (other experts, other boxes): declare that.
+
+        Between pushes; nothing is restarted. What the source says is read again, with the rank that
+        it says; n_ranks: how many ranks publish now, as at creation. Every rank whose boxes have
+        changed renews, in any order, before the next push; one that does not take part any more is
+        closed. After a failure it is closed, too: make a new publisher then.
+        """
+        self.publisher.close()
+        self._register(n_ranks)
 
     @property
     def manifest(self) -> Manifest:
@@ -285,7 +297,7 @@ class ModulePublisher:
         """Bring every registered engine to this version, or leave all of them at theirs."""
         now = _keys_of(self._read())
         if now != self._keys:
-            raise argument_error(f"{_first_change(self._keys, now)}; make a new publisher of it")
+            raise argument_error(f"{_first_change(self._keys, now)}; renew() the publisher")
         for name, copy in self._copies.items():
             copy.copy_(self._strided[name])
         return self.publisher.push(version)

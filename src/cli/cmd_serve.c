@@ -5,6 +5,7 @@
  */
 #include "cli/cli_engine.h"
 #include "cli/cli_job.h"
+#include "cli/cli_watch.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -13,12 +14,19 @@
 
 enum { POLL_MS = 500 };
 
-typedef struct serve {
-    const cli_args_t *args;
+/* What the rank holds, by the values that the recipe has. */
+typedef struct held {
     cli_job_t job;
     heft_manifest_t *params;
-    uint64_t *digests; /* room for those of one version */
+    uint64_t *digests;  /* room for those of one version */
+    heft_param_t *live; /* where the parameters are; NULL: they were given at creation */
     cli_engine_t *engine;
+} held_t;
+
+typedef struct serve {
+    const cli_args_t *args;
+    held_t *held;
+    cli_watch_t watch;
     heft_subscriber_t *subscriber;
     json_t *versions; /* for the report */
     int64_t pause_ns; /* when the pause began; 0: not paused */
@@ -32,7 +40,7 @@ typedef struct serve {
 /* Takes fields. */
 static void emit(serve_t *s, const char *event, json_t *fields, const char *line)
 {
-    (void)fprintf(stderr, "heft serve: rank %u: %s\n", s->job.first_rank, line);
+    (void)fprintf(stderr, "heft serve: rank %u: %s\n", s->held->job.first_rank, line);
     if (cli_has(s->args, "json") && fields != NULL) {
         (void)json_object_set_new(fields, "event", json_string(event));
         (void)cli_print_json_line(s->args, json_incref(fields));
@@ -43,7 +51,7 @@ static void emit(serve_t *s, const char *event, json_t *fields, const char *line
 static void emit_readers(serve_t *s)
 {
     cli_engine_counts_t counts;
-    cli_engine_query(s->engine, &counts);
+    cli_engine_query(s->held->engine, &counts);
     char line[160];
     (void)snprintf(line, sizeof line, "readers: %" PRId64 " passes, %" PRId64 " bytes, %s",
                    counts.passes, counts.read_bytes, counts.is_torn ? "torn" : "none torn");
@@ -59,7 +67,7 @@ static int on_pause(void *arg)
 {
     serve_t *s = arg;
     s->pause_ns = cli_mono_ns();
-    cli_engine_close_gate(s->engine);
+    cli_engine_close_gate(s->held->engine);
     return 0;
 }
 
@@ -67,11 +75,11 @@ static int on_resume(void *arg, int64_t version)
 {
     serve_t *s = arg;
     int64_t pause_ns = s->pause_ns != 0 ? cli_mono_ns() - s->pause_ns : 0;
-    uint32_t n = heft_manifest_get_n_tensors(s->params);
+    uint32_t n = heft_manifest_get_n_tensors(s->held->params);
     for (uint32_t i = 0; i < n; i++) {
-        s->digests[i] = heft_subscriber_get_digest(s->subscriber, i);
+        s->held->digests[i] = heft_subscriber_get_digest(s->subscriber, i);
     }
-    cli_engine_open_gate(s->engine, version, s->digests);
+    cli_engine_open_gate(s->held->engine, version, s->held->digests);
     s->pause_ns = 0;
     s->longest_pause_ns = pause_ns > s->longest_pause_ns ? pause_ns : s->longest_pause_ns;
     char line[128];
@@ -90,34 +98,125 @@ static int on_resume(void *arg, int64_t version)
 
 /* ---- what the rank holds ---- */
 
-static int make_params(serve_t *s)
+static void held_destroy(held_t *held)
 {
-    const cli_args_t *args = s->args;
+    if (held != NULL) {
+        cli_engine_destroy(held->engine);
+        heft_manifest_destroy(held->params);
+        cli_job_fini(&held->job);
+        free(held->live);
+        free(held->digests);
+        free(held);
+    }
+}
+
+static int make_params(const cli_args_t *args, held_t *held)
+{
     const char *model = cli_text(args, "model");
-    int code = cli_job_open(args, model, false, &s->job);
+    int code = cli_job_open(args, model, false, &held->job);
     if (code != CLI_OK) {
         return code;
     }
-    if (!cli_has(args, "rank") && s->job.n_ranks > 1) {
+    if (!cli_has(args, "rank") && held->job.n_ranks > 1) {
         return cli_fail(args, CLI_USAGE, "the recipe has %u ranks: --rank is needed",
-                        s->job.n_ranks);
+                        held->job.n_ranks);
     }
-    code = cli_job_compile(args, NULL, &s->job);
+    code = cli_job_compile(args, NULL, &held->job);
     if (code != CLI_OK) {
-        code = s->job.err.status != HEFT_OK ? cli_fail_status(args, &s->job.err) : code;
-        cli_print_issues(stderr, &s->job);
+        code = held->job.err.status != HEFT_OK ? cli_fail_status(args, &held->job.err) : code;
+        cli_print_issues(stderr, &held->job);
         return code;
     }
     heft_error_t err = HEFT_ERROR_INIT;
-    if (heft_recipe_synthesize(s->job.recipe, s->job.bindings, s->job.first_rank,
-                               s->job.source.manifest, NULL, &s->params, &err) != HEFT_OK) {
+    if (heft_recipe_synthesize(held->job.recipe, held->job.bindings, held->job.first_rank,
+                               held->job.source.manifest, NULL, &held->params, &err) != HEFT_OK) {
         return cli_fail_status(args, &err);
     }
-    s->digests = calloc((size_t)heft_manifest_get_n_tensors(s->params) + 1, sizeof s->digests[0]);
-    if (s->digests == NULL) {
+    held->digests =
+        calloc((size_t)heft_manifest_get_n_tensors(held->params) + 1, sizeof held->digests[0]);
+    if (held->digests == NULL) {
         return cli_out_of_memory(args);
     }
-    return cli_engine_create(args, s->params, (uint32_t)cli_number(args, "readers", 0), &s->engine);
+    return cli_engine_create(args, held->params, (uint32_t)cli_number(args, "readers", 0),
+                             &held->engine);
+}
+
+/* why: of a failure, beside what is printed. */
+static int held_create(const cli_args_t *args, held_t **held_out, heft_error_t *why)
+{
+    held_t *held = calloc(1, sizeof *held);
+    if (held == NULL) {
+        return cli_out_of_memory(args);
+    }
+    cli_job_init(&held->job);
+    const int code = make_params(args, held);
+    if (code != CLI_OK) {
+        *why = held->job.err;
+        held_destroy(held);
+        return code;
+    }
+    *held_out = held;
+    return CLI_OK;
+}
+
+/* ---- another layout ---- */
+
+static heft_status_t renew(serve_t *s, held_t *next, heft_error_t *err)
+{
+    const uint32_t n = heft_manifest_get_n_tensors(next->params);
+    next->live = calloc((size_t)n + 1, sizeof next->live[0]);
+    if (next->live == NULL) {
+        return HEFT_ERR_NOMEM;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        next->live[i].data = cli_engine_get_params(next->engine)[i];
+    }
+    heft_renewal_t renewal = HEFT_RENEWAL_INIT;
+    renewal.recipe = next->job.recipe;
+    renewal.bindings = next->job.bindings;
+    renewal.manifest = next->params;
+    renewal.params = next->live;
+    return heft_subscriber_renew_as(s->subscriber, &renewal, err);
+}
+
+static void emit_renewal(serve_t *s, heft_status_t status, const char *why)
+{
+    const char *event = status == HEFT_OK ? "renewed" : "refused";
+    char line[400];
+    (void)snprintf(line, sizeof line, "%s%.300s",
+                   status == HEFT_OK ? "renewed: the next push brings a version into this layout"
+                                     : "the layout stays as it is: ",
+                   status == HEFT_OK ? "" : why);
+    emit(s, event, json_pack("{s:s}", "message", status == HEFT_OK ? "" : why), line);
+}
+
+/* A file of --let has changed: another layout, or everything stays as it is. False: not now. */
+static bool follow_files(serve_t *s)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    held_t *next = NULL;
+    if (heft_subscriber_is_in_round(s->subscriber)) {
+        return false;
+    }
+    if (held_create(s->args, &next, &err) != CLI_OK) {
+        emit_renewal(s, HEFT_ERR_FORMAT, err.message);
+        return true;
+    }
+    const heft_status_t status = renew(s, next, &err);
+    const bool stands = status == HEFT_OK || status == HEFT_ERR_PEER || status == HEFT_ERR_TIMEOUT;
+    held_t *old = stands ? s->held : next;
+    s->held = stands ? next : s->held;
+    held_destroy(old);
+    emit_renewal(s, stands ? HEFT_OK : status, err.message);
+    return true;
+}
+
+static void look_at_files(serve_t *s)
+{
+    cli_watch_t now = s->watch;
+    if (cli_has(s->args, "watch") && cli_watch_look(&now, s->args) && follow_files(s)) {
+        s->watch = now;
+    }
 }
 
 /* ---- rounds ---- */
@@ -132,7 +231,7 @@ static int subscribe(serve_t *s, const heft_hooks_t *hooks)
     opts.ca_file = cli_text(args, "ca-file");
     opts.insecure = cli_has(args, "insecure");
     opts.replica = (uint32_t)cli_number(args, "replica", 0);
-    opts.rank = s->job.first_rank;
+    opts.rank = s->held->job.first_rank;
     opts.n_threads = (uint32_t)cli_number(args, "threads", 0);
     opts.deadline_ms = (uint32_t)cli_number(args, "deadline-ms", 0);
     opts.transport = cli_text(args, "transport");
@@ -144,13 +243,14 @@ static int subscribe(serve_t *s, const heft_hooks_t *hooks)
     opts.buffer_bytes = cli_number(args, "buffer-bytes", 0);
     opts.hooks = hooks;
     heft_error_t err = HEFT_ERROR_INIT;
-    if (heft_subscriber_create(&opts, s->job.recipe, s->job.bindings, s->params,
-                               cli_engine_get_params(s->engine), &s->subscriber, &err) != HEFT_OK) {
+    if (heft_subscriber_create(&opts, s->held->job.recipe, s->held->job.bindings, s->held->params,
+                               cli_engine_get_params(s->held->engine), &s->subscriber,
+                               &err) != HEFT_OK) {
         return cli_fail_status(args, &err);
     }
     char line[400];
-    uint32_t n = heft_manifest_get_n_tensors(s->params);
-    int64_t n_bytes = heft_manifest_get_n_bytes(s->params);
+    uint32_t n = heft_manifest_get_n_tensors(s->held->params);
+    int64_t n_bytes = heft_manifest_get_n_bytes(s->held->params);
     (void)snprintf(line, sizeof line, "registered with %.200s: %u parameters, %" PRId64 " bytes",
                    opts.url, n, n_bytes);
     emit(s, "registered",
@@ -189,10 +289,11 @@ static void note_suspicion(serve_t *s, heft_status_t status, const heft_error_t 
 static int poll_until_stopped(serve_t *s)
 {
     while (!cli_is_interrupted()) {
+        look_at_files(s);
         heft_error_t err = HEFT_ERROR_INIT;
         heft_status_t status = heft_subscriber_poll(s->subscriber, POLL_MS, &err);
         cli_engine_counts_t counts;
-        cli_engine_query(s->engine, &counts);
+        cli_engine_query(s->held->engine, &counts);
         if (counts.is_torn) {
             emit(s, "torn", json_pack("{s:s}", "message", counts.torn), counts.torn);
             return CLI_DIFFERS;
@@ -217,12 +318,12 @@ static int poll_until_stopped(serve_t *s)
 static int write_report(const serve_t *s, const char *path, int code)
 {
     cli_engine_counts_t counts;
-    cli_engine_query(s->engine, &counts);
+    cli_engine_query(s->held->engine, &counts);
     json_t *report = json_pack(
-        "{s:i, s:i, s:i, s:I, s:O, s:I, s:I, s:b, s:f, s:i}", "rank", (int)s->job.first_rank,
+        "{s:i, s:i, s:i, s:I, s:O, s:I, s:I, s:b, s:f, s:i}", "rank", (int)s->held->job.first_rank,
         "replica", (int)cli_number(s->args, "replica", 0), "params",
-        (int)heft_manifest_get_n_tensors(s->params), "bytes",
-        (json_int_t)heft_manifest_get_n_bytes(s->params), "versions", s->versions, "passes",
+        (int)heft_manifest_get_n_tensors(s->held->params), "bytes",
+        (json_int_t)heft_manifest_get_n_bytes(s->held->params), "versions", s->versions, "passes",
         (json_int_t)counts.passes, "read_bytes", (json_int_t)counts.read_bytes, "torn",
         (int)counts.is_torn, "longest_pause_ms", (double)s->longest_pause_ns / 1e6, "exit", code);
     if (report == NULL || json_dump_file(report, path, JSON_INDENT(2)) != 0) {
@@ -237,12 +338,13 @@ static int run(const cli_args_t *args)
 {
     cli_catch_signals();
     serve_t s = { .args = args, .versions = json_array() };
-    cli_job_init(&s.job);
+    heft_error_t err = HEFT_ERROR_INIT;
+    (void)cli_watch_look(&s.watch, args);
     heft_hooks_t hooks = HEFT_HOOKS_INIT;
     hooks.arg = &s;
     hooks.pause = on_pause;
     hooks.resume = on_resume;
-    int code = s.versions != NULL ? make_params(&s) : cli_out_of_memory(args);
+    int code = s.versions != NULL ? held_create(args, &s.held, &err) : cli_out_of_memory(args);
     code = code == CLI_OK ? subscribe(&s, &hooks) : code;
     if (code == CLI_OK) {
         code = poll_until_stopped(&s);
@@ -252,11 +354,8 @@ static int run(const cli_args_t *args)
         code = code == CLI_OK ? written : code;
     }
     heft_subscriber_destroy(s.subscriber);
-    cli_engine_destroy(s.engine);
-    heft_manifest_destroy(s.params);
-    cli_job_fini(&s.job);
+    held_destroy(s.held);
     json_decref(s.versions);
-    free(s.digests);
     return code;
 }
 
@@ -296,6 +395,12 @@ static const cli_option_t options[] = {
       .kind = CLI_TEXT,
       .complete = CLI_COMPLETE_FILE,
       .help = "Write a JSON summary to this file on the way out." },
+    { .name = "watch",
+      .kind = CLI_FLAG,
+      .help =
+          "Look at the files of --let NAME=@FILE all the time, such as a table of experts: when "
+          "one has changed, announce the layout that follows from it, without a restart. What "
+          "does not fit is refused, and everything stays as it is." },
     { .name = "in-place",
       .kind = CLI_FLAG,
       .help = "No staging: receive inside the pause, through a buffer. Halves the memory, costs "
@@ -319,7 +424,8 @@ const cli_command_t cli_cmd_serve = {
         "with --readers, threads read the parameters all the time, stop for a pause, and would "
         "notice bytes that change under them.\n\n"
         "Events go to standard error, with --json also as JSON lines to standard output: "
-        "registered, live, readers, unreachable, reachable, suspect, torn, failed.",
+        "registered, live, renewed, refused, readers, unreachable, reachable, suspect, torn, "
+        "failed.",
     .example = "heft serve --url http://127.0.0.1:7070 --recipe hf-to-engine-dense --let tp=3 \\\n"
                "    --model MODEL --rank 0 --readers 1",
     .exits = "0 1 2 3 4 5",

@@ -4,6 +4,7 @@
  * and read by their form; the configuration is kept as JSON.
  */
 #include "recipe/compile.h"
+#include "heft/experts.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -244,6 +245,23 @@ heft_status_t heft_bindings_set(heft_bindings_t *bindings, const char *name, con
     return put_binding(bindings, name, text, list, err);
 }
 
+/* The value in a file. An object is a table of experts in its own form. */
+static heft_status_t set_text(heft_bindings_t *bindings, const char *name, const char *value,
+                              heft_error_t *err)
+{
+    if (value[0] != '{') {
+        return heft_bindings_set(bindings, name, value, err);
+    }
+    heft_expert_table_info_t info;
+    char *text = NULL;
+    heft_status_t status = heft_expert_table_check(value, strlen(value), NULL, &info, &text, err);
+    if (status == HEFT_OK) {
+        status = heft_bindings_set(bindings, name, text, err);
+    }
+    heft_string_free(text);
+    return status;
+}
+
 heft_status_t heft_bindings_load(heft_bindings_t *bindings, const char *name, const char *path,
                                  heft_error_t *err)
 {
@@ -258,8 +276,7 @@ heft_status_t heft_bindings_load(heft_bindings_t *bindings, const char *name, co
         while (text.len > 0 && strchr(" \t\r\n", text.data[text.len - 1]) != NULL) {
             text.data[--text.len] = '\0';
         }
-        status =
-            heft_bindings_set(bindings, name, text.data + strspn(text.data, " \t\r\n"), &inner);
+        status = set_text(bindings, name, text.data + strspn(text.data, " \t\r\n"), &inner);
         if (status != HEFT_OK) {
             status = heft__error_set(err, status, "\"%s\": %s", path, inner.message);
         }

@@ -4,6 +4,7 @@
  * they are and never copied; range(n) is a list that needs no memory.
  */
 #include "recipe/compile.h"
+#include "recipe/expert_table.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -151,7 +152,42 @@ static heft_status_t eval_singular(const heft__env_t *env, const heft__expr_t *e
                : status;
 }
 
-/* len(list), range(n), contains(list, value), index(list, value), singular(word) */
+/* A count that a table is held against: 1 or more. */
+static heft_status_t eval_count(const heft__env_t *env, const heft__expr_t *expr, const char *what,
+                                uint32_t *out, heft_error_t *err)
+{
+    int64_t n = 0;
+    heft_status_t status = heft__eval_int(env, expr, &n, err);
+    if (status == HEFT_OK && (n < 1 || n > INT32_MAX)) {
+        status =
+            FAIL(env, expr, HEFT_ERR_ARGUMENT, "expert_table() for %lld %s", (long long)n, what);
+    }
+    *out = (uint32_t)n;
+    return status;
+}
+
+/* expert_table(table, layers, experts): the table, once it is one that an engine can have. */
+static heft_status_t eval_expert_table(const heft__env_t *env, const heft__expr_t *expr,
+                                       heft__value_t *out, heft_error_t *err)
+{
+    heft_expert_table_opts_t opts = HEFT_EXPERT_TABLE_OPTS_INIT;
+    heft_error_t cause = HEFT_ERROR_INIT;
+    heft_status_t status = eval_list(env, expr->left, out, err);
+    if (status == HEFT_OK) {
+        status = eval_count(env, expr->right->left, "layers", &opts.n_layers, err);
+    }
+    if (status == HEFT_OK) {
+        status = eval_count(env, expr->right->right, "experts", &opts.n_experts, err);
+    }
+    if (status != HEFT_OK) {
+        return status;
+    }
+    status = heft__expert_rows_check(out->list, &opts, &cause);
+    return status == HEFT_OK ? HEFT_OK : FAIL(env, expr, status, "%s", cause.message);
+}
+
+/* len(list), range(n), contains(list, value), index(list, value), singular(word), expert_table(..)
+ */
 heft_status_t heft__eval_list_call(const heft__env_t *env, const heft__expr_t *expr,
                                    heft__value_t *out, heft_error_t *err)
 {
@@ -165,6 +201,8 @@ heft_status_t heft__eval_list_call(const heft__env_t *env, const heft__expr_t *e
         return status;
     case OP_SINGULAR:
         return eval_singular(env, expr, out, err);
+    case OP_EXPERT_TABLE:
+        return eval_expert_table(env, expr, out, err);
     case OP_RANGE:
         *out = (heft__value_t){ .kind = VALUE_LIST };
         status = heft__eval_int(env, expr->left, &out->integer, err);

@@ -147,6 +147,7 @@ static const struct {
     { "len", OP_LEN, 1 },
     { "contains", OP_CONTAINS, 2 },
     { "index", OP_INDEX, 2 },
+    { "expert_table", OP_EXPERT_TABLE, 3 },
     { "range", OP_RANGE, 1 },
     { "padded_size", OP_PADDED_SIZE, 3 },
     { "kv_repeat", OP_KV_REPEAT, 2 },
@@ -167,7 +168,7 @@ bool heft__parse_has_function(const char *name)
 
 static heft_status_t no_function(heft__parser_t *p, const heft__token_t *name)
 {
-    char known[160];
+    char known[200];
     size_t at = 0;
     for (size_t i = 0; i < sizeof functions / sizeof functions[0] && at < sizeof known; i++) {
         int n =

@@ -144,7 +144,8 @@ typedef enum heft__op {
     OP_LEN,
     OP_RANGE,
     OP_CONTAINS,
-    OP_INDEX
+    OP_INDEX,
+    OP_EXPERT_TABLE /* the second and third argument are a pair */
 } heft__op_t;
 
 typedef struct heft__expr {

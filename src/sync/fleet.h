@@ -30,7 +30,8 @@ typedef struct heft__family {
     char key[HEFT__DIGEST_SIZE]; /* digest, sources and the destination manifests: what the plan is
                                     made of */
     uint32_t n_ranks;
-    uint32_t first_rank; /* ranks below count from it */
+    uint32_t first_rank;               /* ranks below count from it */
+    char (*tables)[HEFT__DIGEST_SIZE]; /* for each rank: of its table of experts; "": none */
     heft_plan_t *plan;
     heft_routes_t *routes;
     heft__reads_t reads;
@@ -138,5 +139,13 @@ HEFT_MUST_CHECK heft_status_t heft__family_prepare(heft__fleet_t *fleet, uint32_
 /* Contract and rank of every link, and the family of each: families are kept, or made. */
 HEFT_MUST_CHECK heft_status_t heft__fleet_plan(heft__fleet_t *fleet, const heft__fleet_t *old,
                                                heft__problems_t *problems, heft_error_t *err);
+/* What a rank declares of its table of experts. */
+void heft__family_note_table(heft__family_t *family, uint32_t rank,
+                             const heft_manifest_t *manifest);
+/* All ranks of an engine are of one table: where some have announced a new one and others have not,
+ * the engine would hold a mixture. */
+HEFT_MUST_CHECK heft_status_t heft__fleet_check_tables(const heft__fleet_t *fleet,
+                                                       heft__problems_t *problems,
+                                                       heft_error_t *err);
 
 #endif

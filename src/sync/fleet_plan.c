@@ -50,6 +50,7 @@ void heft__family_fini(heft__family_t *family)
         rank_fini(family, r);
     }
     reads_fini(&family->reads);
+    heft__free(family->tables);
     heft__free(family->inputs);
     heft__free(family->input_reads);
     heft__free(family->input_execs);
@@ -193,6 +194,9 @@ static heft_status_t compile_rank(heft__fleet_t *fleet, const heft__mapping_t *m
                     err->message);
         return status;
     }
+    if (link != NULL) {
+        heft__family_note_table(&fleet->families[link->family], rank, manifest);
+    }
     status = heft__mapping_compile(mapping, rank, &fleet->sources, manifest, id, problems, tape_out,
                                    err);
     heft_manifest_destroy(manifest);
@@ -284,9 +288,12 @@ static heft_status_t make_plan(heft__fleet_t *fleet, uint32_t f, const heft__con
 {
     uint32_t n_ranks = fleet->families[f].n_ranks;
     heft__mapping_t mapping = { .n_ranks = 0 };
+    heft__family_t *family = &fleet->families[f];
     const heft_tape_t **tapes = heft__calloc(n_ranks, sizeof *tapes);
-    heft_status_t status =
-        tapes != NULL ? HEFT_OK : heft__error_nomem(err, n_ranks * sizeof *tapes);
+    family->tables = heft__calloc(n_ranks, sizeof *family->tables);
+    heft_status_t status = tapes != NULL && family->tables != NULL
+                               ? HEFT_OK
+                               : heft__error_nomem(err, n_ranks * sizeof *family->tables);
     if (status == HEFT_OK) {
         status = read_mapping(fleet, contract, &mapping, err);
     }
@@ -515,6 +522,9 @@ heft_status_t heft__fleet_plan(heft__fleet_t *fleet, const heft__fleet_t *old,
         if (!reuse_family(&fleet->families[f], old)) {
             status = make_family(fleet, f, problems, err);
         }
+    }
+    if (status == HEFT_OK) {
+        status = heft__fleet_check_tables(fleet, problems, err);
     }
     for (uint32_t i = 0; i < fleet->n_links && status == HEFT_OK; i++) {
         heft__link_t *link = &fleet->links[i];

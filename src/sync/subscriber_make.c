@@ -85,6 +85,7 @@ void heft__subscriber_fini_alone(heft_subscriber_t *sub)
     heft__free(sub->cold);
     heft__free(sub->homes);
     heft__free(sub->measured);
+    heft__free(sub->kept);
     heft__free(sub->digests);
 }
 
@@ -97,14 +98,22 @@ void heft__subscriber_fini_alone(heft_subscriber_t *sub)
         (b)->field = kept;                              \
     } while (0)
 
-/* Between rounds nobody but the caller's thread looks at anything but the digests. */
-static void swap(heft_subscriber_t *sub, heft_subscriber_t *next)
+static void forget_version(heft_subscriber_t *sub)
 {
     heft__report_t *report = heft__member_lock(sub->member);
     report->live_version = 0;
     report->live_digest[0] = '\0';
     report->serving = false;
     heft__member_unlock(sub->member, false);
+}
+
+/* Between rounds nobody but the caller's thread looks at anything but the digests. */
+static void swap(heft_subscriber_t *sub, heft_subscriber_t *next)
+{
+    const bool keeps = next->kept != NULL;
+    if (!keeps) {
+        forget_version(sub);
+    }
     (void)pthread_mutex_lock(&sub->lock);
     SWAP(sub, next, destination);
     SWAP(sub, next, mapping);
@@ -114,19 +123,35 @@ static void swap(heft_subscriber_t *sub, heft_subscriber_t *next)
     SWAP(sub, next, work);
     SWAP(sub, next, cold);
     SWAP(sub, next, measured);
+    SWAP(sub, next, kept);
     SWAP(sub, next, digests);
-    sub->version = 0;
-    sub->is_serving = false;
+    if (!keeps) {
+        sub->version = 0;
+        sub->is_serving = false;
+    }
     (void)pthread_mutex_unlock(&sub->lock);
+    sub->live_plan[0] = '\0'; /* no plan of this layout has written it */
 }
 
-static heft_status_t check_idle(heft_subscriber_t *sub, heft_error_t *err)
+static bool is_idle(const heft_subscriber_t *sub, heft__member_state_t *state_out)
 {
     const heft__report_t *report = heft__member_lock(sub->member);
-    const heft__member_state_t state = report->state;
     const bool is_working = report->result == HEFT__RESULT_WORKING;
+    *state_out = report->state;
     heft__member_unlock(sub->member, false);
-    return state == HEFT__STATE_IDLE && !is_working
+    return *state_out == HEFT__STATE_IDLE && !is_working;
+}
+
+int heft_subscriber_is_in_round(const heft_subscriber_t *sub)
+{
+    heft__member_state_t state;
+    return !is_idle(sub, &state);
+}
+
+static heft_status_t check_idle(const heft_subscriber_t *sub, heft_error_t *err)
+{
+    heft__member_state_t state;
+    return is_idle(sub, &state)
                ? HEFT_OK
                : heft__error_set(err, HEFT_ERR_BUSY, "%s is in a round: %s",
                                  heft__member_get_id(sub->member), heft__state_text(state));
@@ -147,7 +172,8 @@ static heft_status_t bind_anew(heft_subscriber_t *sub, const heft_subscriber_t *
     if (status == HEFT_OK) {
         status = heft__mapping_encode(&next->mapping, next->rank, &contract, &mapping, err);
     }
-    if (status == HEFT_OK && heft__subscriber_can_feed(next)) {
+    if (status == HEFT_OK && next->destination.contract != NULL &&
+        heft__subscriber_can_feed(next)) {
         status = heft__sources_init_one(heft_contract_get_manifest(next->destination.contract),
                                         &sources, err);
     }
@@ -194,6 +220,60 @@ static heft_status_t take_place(heft_subscriber_t *sub, heft_subscriber_t *next,
     return status;
 }
 
+/* What is in memory now is the live version. */
+static heft_status_t measure(const heft_subscriber_t *sub, heft_subscriber_t *next,
+                             heft_error_t *err)
+{
+    if (heft_subscriber_get_version(sub) == 0 || !heft_subscriber_is_serving(sub)) {
+        return heft__error_set(err, HEFT_ERR_STATE,
+                               "%s serves no version that it could keep in another layout",
+                               heft__member_get_id(sub->member));
+    }
+    next->kept = heft__calloc((size_t)next->n_params + 1, sizeof *next->kept);
+    if (next->kept == NULL) {
+        return heft__error_nomem(err, next->n_params * sizeof *next->kept);
+    }
+    memset(next->kept, true, next->n_params * sizeof *next->kept);
+    heft__digest_homes(next->homes, next->kept, next->work.masks, next->n_params, next->n_threads,
+                       next->digests);
+    return HEFT_OK;
+}
+
+static heft_status_t renew(heft_subscriber_t *sub, const heft__destination_t *destination,
+                           bool keeps_version, heft_error_t *err)
+{
+    heft_subscriber_t *next = heft__calloc(1, sizeof *next);
+    if (next == NULL) {
+        return heft__error_nomem(err, sizeof *next);
+    }
+    next->hooks = sub->hooks;
+    next->rank = sub->rank;
+    next->n_threads = sub->n_threads;
+    next->in_place = sub->in_place;
+    next->buffer_bytes = sub->buffer_bytes;
+    next->destination = *destination;
+    next->manifest = destination->manifest;
+    next->n_params = heft_manifest_get_n_tensors(destination->manifest);
+    heft_status_t status = heft__subscriber_build_alone(next, err);
+    bool shares = status == HEFT_OK && destination->contract == NULL && sub->work.plan != NULL;
+    if (shares) { /* what does not fit is refused here, and not by the next round */
+        status = heft__subscriber_plan_again(next, &sub->work.sources, err);
+        shares = status == HEFT_OK;
+    }
+    if (status == HEFT_OK && keeps_version) {
+        status = measure(sub, next, err);
+    }
+    if (status == HEFT_OK) {
+        status = take_place(sub, next, err);
+    }
+    if (shares) { /* of the new and the old one, only sub's is finished with them */
+        heft__subscriber_lend_sources(&next->work);
+    }
+    heft__subscriber_fini_alone(next); /* what the other one was made of, or what failed */
+    heft__free(next);
+    return status;
+}
+
 heft_status_t heft_subscriber_renew(heft_subscriber_t *sub, const heft_contract_t *contract,
                                     const heft_manifest_t *manifest, const heft_param_t *params,
                                     heft_error_t *err)
@@ -204,26 +284,41 @@ heft_status_t heft_subscriber_renew(heft_subscriber_t *sub, const heft_contract_
         status = heft__destination_from_contract(contract, manifest, params, sub->rank,
                                                  &destination, err);
     }
-    if (status != HEFT_OK) {
-        return status;
+    return status == HEFT_OK ? renew(sub, &destination, false, err) : status;
+}
+
+static heft_status_t destination_of(const heft_renewal_t *r, uint32_t rank,
+                                    heft__destination_t *out, heft_error_t *err)
+{
+    if (r->contract != NULL && r->recipe == NULL && r->bindings == NULL) {
+        return heft__destination_from_contract(r->contract, r->manifest, r->params, rank, out, err);
     }
-    heft_subscriber_t *next = heft__calloc(1, sizeof *next);
-    if (next == NULL) {
-        return heft__error_nomem(err, sizeof *next);
+    if (r->contract != NULL || r->recipe == NULL || r->bindings == NULL || r->manifest == NULL ||
+        r->params == NULL) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT,
+                               "renewal: a contract and params are required, or recipe, bindings, "
+                               "manifest and params");
     }
-    next->hooks = sub->hooks;
-    next->rank = sub->rank;
-    next->n_threads = sub->n_threads;
-    next->in_place = sub->in_place;
-    next->buffer_bytes = sub->buffer_bytes;
-    next->destination = destination;
-    next->manifest = destination.manifest;
-    next->n_params = heft_manifest_get_n_tensors(destination.manifest);
-    status = heft__subscriber_build_alone(next, err);
+    *out = (heft__destination_t){
+        .recipe = r->recipe, .bindings = r->bindings, .manifest = r->manifest, .params = r->params
+    };
+    return HEFT_OK;
+}
+
+heft_status_t heft_subscriber_renew_as(heft_subscriber_t *sub, const heft_renewal_t *renewal,
+                                       heft_error_t *err)
+{
+    heft_renewal_t loaded = HEFT_RENEWAL_INIT;
+    heft__destination_t destination;
+    heft_status_t status = heft__opts_load(renewal, &loaded, sizeof loaded, "renewal", err);
     if (status == HEFT_OK) {
-        status = take_place(sub, next, err);
+        status = heft__opts_check_reserved(loaded.reserved, sizeof loaded.reserved, "renewal", err);
     }
-    heft__subscriber_fini_alone(next); /* what the other one was made of, or what failed */
-    heft__free(next);
-    return status;
+    if (status == HEFT_OK) {
+        status = check_idle(sub, err);
+    }
+    if (status == HEFT_OK) {
+        status = destination_of(&loaded, sub->rank, &destination, err);
+    }
+    return status == HEFT_OK ? renew(sub, &destination, loaded.keeps_version != 0, err) : status;
 }

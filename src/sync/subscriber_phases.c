@@ -341,6 +341,8 @@ static void publish_version(heft_subscriber_t *sub, const heft__order_t *order)
     (void)pthread_mutex_lock(&sub->lock);
     sub->version = order->version;
     memcpy(sub->live_plan, heft_plan_get_rank_digest(sub->work.plan, 0), sizeof sub->live_plan);
+    heft__free(sub->kept);
+    sub->kept = NULL;
     for (uint32_t i = 0; i < sub->n_params; i++) { /* what is recorded comes later */
         sub->digests[i] = sub->work.roles.is_recorded[i] ? 0 : sub->work.expected[i];
     }
@@ -647,12 +649,14 @@ static void do_live(heft_subscriber_t *sub)
     char *text = NULL;
     heft_status_t status = heft__subscriber_check_addresses(sub, &err);
     if (status == HEFT_OK && sub->work.plan == NULL) {
-        status = heft__error_set(&err, HEFT_ERR_STATE, "no plan yet: no version has been live");
+        status = heft__error_set(&err, HEFT_ERR_STATE,
+                                 "no plan yet: no round has brought a version into this layout");
     }
     if (status == HEFT_OK) {
         heft__live_t live = { .version = heft_subscriber_get_version(sub),
                               .set = { .params = sub->measured, .n_params = sub->n_params },
-                              .is_recorded = sub->work.roles.is_recorded,
+                              .is_recorded =
+                                  sub->kept != NULL ? sub->kept : sub->work.roles.is_recorded,
                               .recorded = sub->digests };
         memcpy(live.set.plan, heft_plan_get_rank_digest(sub->work.plan, 0), sizeof live.set.plan);
         if (heft__subscriber_check_live(sub, sub->work.roles.is_watched, sub->digests, &why) !=

@@ -408,3 +408,30 @@ heft_status_t heft__subscriber_plan_contract(heft_subscriber_t *sub, heft_error_
     sub->work = work;
     return HEFT_OK;
 }
+
+/* ---- another layout, by a recipe ---- */
+
+heft_status_t heft__subscriber_plan_again(heft_subscriber_t *next, const heft__sources_t *sources,
+                                          heft_error_t *err)
+{
+    heft__problems_t problems = { 0 };
+    heft__work_t work = { .sources = *sources };
+    heft_status_t status = make_work(next, &problems, &work, err);
+    if (status == HEFT_OK && work.inputs.n > 0) {
+        status = heft__subscriber_keep_cold(next, work.inputs.is_loaded, err);
+    }
+    heft__problems_fini(&problems);
+    if (status != HEFT_OK) {
+        heft__subscriber_lend_sources(&work);
+        heft__work_fini(&work);
+        return status;
+    }
+    heft__work_fini(&next->work);
+    next->work = work;
+    return HEFT_OK;
+}
+
+void heft__subscriber_lend_sources(heft__work_t *work)
+{
+    work->sources = (heft__sources_t){ .n = 0 };
+}

@@ -72,6 +72,8 @@ struct heft_subscriber {
     heft__work_t work;
     uint8_t **cold;     /* of each parameter that the loader writes: its first contents */
     uint64_t *measured; /* live digests */
+    bool *kept;         /* of each parameter true: the engine itself has brought the live version
+                           into this layout; NULL: a round has */
     char live_plan[HEFT__DIGEST_SIZE]; /* digest of the plan that wrote the live version */
     int64_t pause_began_ns;
     int64_t stage_until_ns;      /* by then everything must have arrived */
@@ -129,6 +131,12 @@ HEFT_MUST_CHECK heft_status_t heft__subscriber_plan(heft_subscriber_t *sub,
 /* The same at creation, for the contract's source; there is no staging yet. */
 HEFT_MUST_CHECK heft_status_t heft__subscriber_plan_contract(heft_subscriber_t *sub,
                                                              heft_error_t *err);
+/* The same for the sources of the last round, which stay with whoever has them: before its work is
+ * finished it gives them up again. */
+HEFT_MUST_CHECK heft_status_t heft__subscriber_plan_again(heft_subscriber_t *next,
+                                                          const heft__sources_t *sources,
+                                                          heft_error_t *err);
+void heft__subscriber_lend_sources(heft__work_t *work);
 void heft__work_fini(heft__work_t *work);
 /* Who sends what of it; a view, good until the work moves. */
 heft__delivery_t heft__work_delivery(const heft__work_t *work);

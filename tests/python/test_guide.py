@@ -42,6 +42,20 @@ def test_the_whole_example_of_tracing_runs(tmp_path: pathlib.Path) -> None:
     assert recorded.is_traced and recorded.n_ranks == 1
 
 
+def test_the_example_of_experts_that_move_runs() -> None:
+    pytest.importorskip("torch")
+    text = (GUIDE.parent / "expert-placement.md").read_text()
+    blocks = re.findall(r"^```python\n(import heft\n.*?)^```", text, re.M | re.S)
+    assert len(blocks) == 1
+    command = [sys.executable, "-c", blocks[0]]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.splitlines() == [
+        "version 1 [3.0, 1.0, 2.0, 3.0, 0.0, 3.0]",
+        "version 2 [13.0, 1.0, 2.0, 13.0, 0.0, 13.0]",
+    ]
+
+
 def test_every_public_name_that_the_guide_lists_is_there() -> None:
     table = GUIDE.read_text().split("## What there is")[1].split("## Tensors")[0]
     cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]

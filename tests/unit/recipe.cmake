@@ -27,6 +27,8 @@ endforeach()
 heft_add_test(test_dtype_policy SOURCES unit/test_dtype_policy.c unit/recipe_bench.c support/ref_known.c LIBS PkgConfig::JANSSON LABELS unit)
 target_include_directories(test_dtype_policy PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}/unit")
 heft_add_test(test_cache_map SOURCES unit/test_cache_map.c LABELS unit)
+heft_add_test(test_expert_table SOURCES unit/test_expert_table.c unit/recipe_bench.c support/ref_known.c LIBS PkgConfig::JANSSON LABELS unit)
+target_include_directories(test_expert_table PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}/unit")
 
 # The rules of conversion with their vectors, and faults planted into them. --wrap puts a faulty
 # function in the place of a right one.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import contextlib
 import pathlib
 import subprocess
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 
 import heft
-from heft import LiveModel, Member, ModulePublisher, errors
+from heft import DType, Held, LiveModel, Member, ModulePublisher, errors
 from heft.torch import aliases_of, manifest_of
 from heft.trace import trace
 
@@ -442,6 +443,46 @@ def test_another_expert_map_while_it_runs(url: str) -> None:
             with live.gate.serving(5) as served:
                 assert served == version
                 assert engine.w[:, 0].tolist() == [10 * version + i for i in order]
+
+
+def test_a_trainer_declares_what_it_holds_now(url: str) -> None:
+    shares = [[0, 1], [2]]
+    state = {f"experts.{i}.w": torch.full((6,), float(i)) for i in range(3)}
+    engine = Slots([2, 0, 1])
+
+    def held(rank: int) -> Callable[[], Held]:
+        def read() -> Held:
+            found = Held(rank, 2)
+            for expert in shares[rank]:
+                name = f"experts.{expert}.w"
+                found.add(name, DType.F32, (6,), state[name])
+            return found
+
+        return read
+
+    with (
+        ModulePublisher(held(0), url=url) as first,
+        ModulePublisher(held(1), url=url) as second,
+        LiveModel(engine, trace(engine, state), url=url),
+    ):
+
+        def push(version: int) -> None:
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                for done in [pool.submit(one.push, version) for one in (first, second)]:
+                    done.result(60)
+
+        push(1)
+        shares[:] = [[1], [0, 2]]
+        with pytest.raises(
+            errors.HeftError, match=r'"experts.0.w" is gone.*renew\(\) the publisher'
+        ):
+            first.push(2)
+        for tensor in state.values():
+            tensor += 10
+        for one in (second, first):
+            one.renew()
+        push(2)
+        assert engine.w[:, 0].tolist() == [12, 10, 11]
 
 
 def test_restore_and_post_process_belong_together(url: str) -> None:
