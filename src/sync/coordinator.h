@@ -119,6 +119,7 @@ struct heft_coordinator {
     uint32_t next_removed;
     heft__result_slot_t results[HEFT__MAX_RESULTS];
     uint32_t next_result;
+    heft__refusal_t refusal;                           /* the last one; number.seq 0: none */
     heft__digest_round_t digests[HEFT__DIGEST_ROUNDS]; /* newest first */
     char sources[HEFT__DIGEST_SIZE];                   /* the list of the round's sources */
     char agreed[HEFT__DIGEST_SIZE];                    /* the last list of which all was right */

@@ -433,6 +433,19 @@ void heft__coordinator_end_locked(heft_coordinator_t *c)
     slot->ended_ns = heft__clock_mono_ns();
 }
 
+/* The last push that was refused before it was a round. */
+static void put_refusal(const heft_coordinator_t *c, heft__text_t *text)
+{
+    char *refusal = NULL;
+    if (c->refusal.number.seq == 0) {
+        return;
+    }
+    text->failed = heft__refusal_encode(&c->refusal, &refusal, NULL) != HEFT_OK || text->failed;
+    heft__text_put(text, ",\"refused\":");
+    heft__text_put(text, refusal != NULL ? refusal : "");
+    heft__free(refusal);
+}
+
 void heft__serve_rounds_locked(heft_coordinator_t *c, heft__call_t *call)
 {
     heft__text_t text;
@@ -453,7 +466,9 @@ void heft__serve_rounds_locked(heft_coordinator_t *c, heft__call_t *call)
         is_first = false;
         heft__free(summary);
     }
-    heft__text_put(&text, "]}");
+    heft__text_put(&text, "]");
+    put_refusal(c, &text);
+    heft__text_put(&text, "}");
     const size_t n = text.len;
     char *taken = heft__text_take(&text);
     heft__text_fini(&text);

@@ -186,19 +186,45 @@ static void reply_known(heft_coordinator_t *c, heft__call_t *call, const heft__r
     wait_stored(c, call);
 }
 
+/* A push that was refused is no round: the other ranks of its trainer, which wait for one, find it
+ * here. */
+static void note_refusal(heft_coordinator_t *c, heft__round_kind_t kind, int64_t version,
+                         const heft_error_t *err)
+{
+    if (kind == HEFT__KIND_SYNC) {
+        c->refusal.number.epoch = c->round.epoch;
+        c->refusal.number.seq++;
+        c->refusal.version = version;
+        c->refusal.status = err->status;
+        (void)snprintf(c->refusal.message, sizeof c->refusal.message, "%s", err->message);
+    }
+}
+
 /* Why the machine refuses, with the member's name where one is to blame. */
-static void refuse_begin(heft_coordinator_t *c, heft__call_t *call, heft_error_t *err)
+static void refuse_begin(heft_coordinator_t *c, heft__call_t *call, heft__round_kind_t kind,
+                         int64_t version, heft_error_t *err)
 {
     int32_t slot;
     const char *why;
     if (err->status == HEFT_ERR_POISONED && heft__round_is_poisoned(&c->round, &slot, &why) &&
         slot >= 0 && c->entries[slot] != NULL) {
         const char *remedy = heft__poison_remedy(c->round.members[slot].poison);
-        heft__call_error(call, 409, HEFT_ERR_POISONED, "member %s: %s; %s", c->entries[slot]->id,
-                         why, remedy);
-    } else {
-        heft__call_fail(call, err);
+        (void)heft__error_set(err, HEFT_ERR_POISONED, "member %s: %s; %s", c->entries[slot]->id,
+                              why, remedy);
     }
+    note_refusal(c, kind, version, err);
+    heft__call_fail(call, err);
+}
+
+static void refuse_draining(heft_coordinator_t *c, heft__call_t *call, heft__round_kind_t kind,
+                            int64_t version)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    (void)heft__error_set(&err, HEFT_ERR_BUSY,
+                          "the coordinator is shutting down and begins no more rounds: push again "
+                          "once it is back");
+    note_refusal(c, kind, version, &err);
+    heft__call_error(call, 503, err.status, "%s", err.message);
 }
 
 /* A push goes before a feed, which is called off as far as it still can be. What calls it off, or
@@ -245,7 +271,7 @@ static void begin_round(heft_coordinator_t *c, heft__call_t *call, heft__round_k
     heft_status_t status = heft__round_begin(&c->round, &request, now, &err);
     heft__free(slots);
     if (status != HEFT_OK) {
-        refuse_begin(c, call, &err);
+        refuse_begin(c, call, kind, begin->version, &err);
         return;
     }
     for (uint32_t i = 0; i < c->round.n_members; i++) {
@@ -312,9 +338,7 @@ void heft__serve_begin_locked(heft_coordinator_t *c, heft__call_t *call, heft__r
     if (known != NULL) {
         reply_known(c, call, known, kind, begin.version);
     } else if (c->draining) {
-        heft__call_error(call, 503, HEFT_ERR_BUSY,
-                         "the coordinator is shutting down and begins no more rounds: push again "
-                         "once it is back");
+        refuse_draining(c, call, kind, begin.version);
     } else {
         begin_round(c, call, kind, &begin);
     }

@@ -378,6 +378,9 @@ static heft_status_t poll_once(heft__member_t *member, heft_error_t *err)
         int n_put = 0;
         heft_status_t put = put_missing(member, &n_put, err);
         status = put == HEFT_OK && n_put > 0 ? HEFT_OK : status;
+    } else if (code == 400 || code == 413) { /* it is not taken, so this member seems silent */
+        heft__log(member->backoff_ms == 0 ? HEFT_LOG_WARN : HEFT_LOG_DEBUG, "member",
+                  "%s: the coordinator refuses its report: %s", member->id, err->message);
     }
     heft__free(text);
     heft__free(reply);

@@ -57,11 +57,9 @@ static bool is_on_locked(const heft_publisher_t *pub, const heft__order_t *order
 
 bool heft__publisher_await_push(heft_publisher_t *pub, const heft__order_t *order)
 {
-    int64_t deadline = INT64_MAX;
-    int64_t left_ns = 0;
-    if (heft__mul(order->left_ms, 1000000, &left_ns)) {
-        (void)heft__add(heft__clock_mono_ns(), left_ns, &deadline);
-    }
+    /* as long as a push here would wait for its round, and no longer than the round itself */
+    const int64_t wait_ms = heft__min_i64(order->left_ms, pub->deadline_ms);
+    const int64_t deadline = heft__clock_mono_ns() + wait_ms * 1000000;
     for (;;) {
         (void)pthread_mutex_lock(&pub->lock);
         bool is_on = is_on_locked(pub, order);

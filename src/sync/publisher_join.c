@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which round a push of a rank that begins none is part of: the one that its worker has met, or one
- * that was refused before anybody got an order, of which only the coordinator tells.
+ * that was refused before anybody got an order, of which only the coordinator tells. It also tells
+ * of a push that was refused before it was a round at all.
  */
 #include "sync/publisher_private.h"
 
@@ -48,6 +49,14 @@ static bool read_id(const json_t *round, heft__round_id_t *id_out)
     return id != NULL && heft__round_id_parse(id, id_out);
 }
 
+/* One that no push here was told of. */
+static bool read_refusal(const heft_publisher_t *pub, const json_t *said, heft__refusal_t *out)
+{
+    json_t *refused = json_object_get(said, "refused");
+    return refused != NULL && heft__refusal_read(refused, out, NULL) == HEFT_OK &&
+           is_after(out->number, pub->refused);
+}
+
 void heft__publisher_note_rounds(heft_publisher_t *pub)
 {
     heft__http_t *http = NULL;
@@ -62,21 +71,20 @@ void heft__publisher_note_rounds(heft_publisher_t *pub)
                 pub->earlier = id;
             }
         }
+        heft__refusal_t refusal;
+        if (read_refusal(pub, said, &refusal)) {
+            pub->refused = refusal.number;
+        }
     }
     json_decref(said);
     heft__http_destroy(http);
 }
 
 /* A push of this version that has ended, and that no push here has followed: the newest. */
-static bool find_ended(const heft_publisher_t *pub, heft__http_t *http, int64_t version,
+static bool find_ended(const heft_publisher_t *pub, const json_t *said, int64_t version,
                        heft__round_id_t *round_out)
 {
-    json_t *said = NULL;
     bool found = false;
-    if (!pub->knows_earlier ||
-        heft__publisher_get(pub, http, "/v1/rounds", &said, NULL) != HEFT_OK) {
-        return false;
-    }
     const json_t *rounds = json_object_get(said, "rounds");
     heft__round_id_t last = is_after(pub->joined, pub->earlier) ? pub->joined : pub->earlier;
     for (size_t i = 0; i < json_array_size(rounds); i++) {
@@ -92,8 +100,30 @@ static bool find_ended(const heft_publisher_t *pub, heft__http_t *http, int64_t 
             found = true;
         }
     }
-    json_decref(said);
     return found;
+}
+
+/* What became of the push of this version while its round was not met: IN_PROGRESS when nothing is
+ * known of it; else round_out, or why it was refused. */
+static heft_status_t look(heft_publisher_t *pub, heft__http_t *http, int64_t version,
+                          heft__round_id_t *round_out, heft_error_t *err)
+{
+    heft__refusal_t refusal;
+    json_t *said = NULL;
+    heft_status_t status = HEFT_IN_PROGRESS;
+    if (!pub->knows_earlier ||
+        heft__publisher_get(pub, http, "/v1/rounds", &said, NULL) != HEFT_OK) {
+        return status;
+    }
+    if (find_ended(pub, said, version, round_out)) {
+        status = HEFT_OK;
+    } else if (read_refusal(pub, said, &refusal) && refusal.version == version) {
+        pub->refused = refusal.number;
+        status = heft__error_set(err, refusal.status, "no round of version %lld began: %s",
+                                 (long long)version, refusal.message);
+    }
+    json_decref(said);
+    return status;
 }
 
 /* ---- waiting ---- */
@@ -142,8 +172,13 @@ heft_status_t heft__publisher_await_round(heft_publisher_t *pub, heft__http_t *h
     int64_t look_at = heft__min_i64(begin + look_ns, deadline);
     while (!has_met(pub, version, round_out)) {
         const int64_t now = heft__clock_mono_ns();
-        if (now >= look_at && find_ended(pub, http, version, round_out)) {
+        const heft_status_t found =
+            now >= look_at ? look(pub, http, version, round_out, err) : HEFT_IN_PROGRESS;
+        if (found == HEFT_OK) {
             break;
+        }
+        if (found != HEFT_IN_PROGRESS) {
+            return found;
         }
         if (now >= deadline) {
             return nobody_began(pub, version, err);

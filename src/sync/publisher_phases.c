@@ -132,6 +132,9 @@ static heft_status_t enter(heft_publisher_t *pub, const heft__order_t *order, he
     (void)pthread_mutex_unlock(&pub->lock);
     if (version != 0 && version != order->version) {
         (void)snprintf(other, sizeof other, ", but one of version %lld", (long long)version);
+    } else if (version == 0) {
+        (void)snprintf(other, sizeof other, " (waited for up to %g s)",
+                       (double)pub->deadline_ms / 1000);
     }
     return heft__error_set(err, HEFT_ERR_STATE, "no push of version %lld is in progress here%s",
                            (long long)order->version, other);

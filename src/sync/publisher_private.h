@@ -55,6 +55,7 @@ struct heft_publisher {
     /* The thread that pushes alone. */
     heft__round_id_t joined;  /* the last round that a push of another rank was followed in */
     heft__round_id_t earlier; /* the newest round from before this source was registered */
+    heft__round_id_t refused; /* the newest refusal that a push here was told, or from before */
     bool knows_earlier;
 
     /* Statistics of the worker, for tests; read while no push is in progress. */
@@ -90,8 +91,8 @@ HEFT_MUST_CHECK heft_status_t heft__publisher_get(const heft_publisher_t *pub, h
                                                   heft_error_t *err);
 /* Between two looks at something that is waited for. */
 void heft__publisher_rest(void);
-/* Wait until a push of this version is in progress; false when the round was called off before, or
- * its push has given it up. */
+/* Wait until a push of this version is in progress; false when none began within the deadline of
+ * pushes, the round was called off before, or its push has given it up. */
 bool heft__publisher_await_push(heft_publisher_t *pub, const heft__order_t *order);
 /* The worker may read the caller's tensors from here on, until heft__publisher_leave; false: the
  * push is over. */

@@ -14,7 +14,9 @@ static bool is_through(heft__round_t *round, heft__round_member_t *m)
 {
     const bool ordered =
         m->target == round->phase && heft__round_id_equal(m->order_round, round->id);
-    if (m->lost || m->overdue || !ordered || (m->gone && !m->stage_ordered)) {
+    /* an abort is ordered to all once every transfer is known to have stopped */
+    const bool is_gone = m->gone && (!m->stage_ordered || round->phase == HEFT__PHASE_ABORT);
+    if (m->lost || m->overdue || !ordered || is_gone) {
         return true;
     }
     if (!heft__round_is_current(round, m) || m->phase != round->phase) {

@@ -16,6 +16,8 @@
 #include "kernel/kernel.h"
 #include "plan/plan.h"
 
+static const int64_t probe_ns = 500000000;
+
 /* One that is fed. */
 typedef struct target {
     char id[HEFT__ID_SIZE];
@@ -166,21 +168,28 @@ static heft_status_t send_to(heft__feed_t *feed, heft__remote_t *remote, heft_er
     return status;
 }
 
-static heft_status_t feed_one(heft__feed_t *feed, const target_t *target, heft_error_t *err)
+static heft_status_t attach(const heft__feed_t *feed, const target_t *target, int64_t deadline_ns,
+                            heft__remote_t **remote_out, heft_error_t *err)
 {
     const heft_subscriber_t *sub = feed->sub;
     heft__attach_params_t params = { .bytes = sub->work.layout.bytes,
-                                     .deadline_mono_ns = feed->deadline_mono_ns };
-    heft__remote_t *remote = NULL;
+                                     .deadline_mono_ns = deadline_ns };
     heft__transport_t *transport = NULL;
     char *chosen = NULL;
     heft__member_get_incarnation_bytes(sub->member, params.incarnation);
     heft_status_t status = heft__endpoint_choose(target->endpoint, sub->offer.transports,
                                                  sub->offer.n, &transport, &chosen, err);
     if (status == HEFT_OK) {
-        status = heft__remote_attach(transport, chosen, &params, &remote, err);
+        status = heft__remote_attach(transport, chosen, &params, remote_out, err);
     }
     heft__free(chosen);
+    return status;
+}
+
+static heft_status_t feed_one(heft__feed_t *feed, const target_t *target, heft_error_t *err)
+{
+    heft__remote_t *remote = NULL;
+    heft_status_t status = attach(feed, target, feed->deadline_mono_ns, &remote, err);
     if (status == HEFT_OK) {
         status = send_to(feed, remote, err);
         heft__remote_close(remote); /* after an unknown put this is what ends it */
@@ -240,16 +249,48 @@ void heft__subscriber_note_feed(heft_subscriber_t *sub, heft__report_t *report)
 
 /* ---- the owner's thread ---- */
 
+static void stop_thread(heft__feed_t *feed)
+{
+    atomic_store(&feed->stop, true);
+    if (feed->has_thread) {
+        (void)pthread_join(feed->thread, NULL);
+        feed->has_thread = false;
+    }
+}
+
+/* At whose endpoint nobody listens any more: a process that has ended confirms no abort, and nobody
+ * is to wait for that. */
+static void tell_absent(heft_subscriber_t *sub)
+{
+    heft__feed_t *feed = sub->feed;
+    const int64_t until_ns = heft__clock_mono_ns() + probe_ns;
+    if (feed == NULL || feed->n_targets == 0) {
+        return;
+    }
+    stop_thread(feed);
+    char(*absent)[HEFT__ID_SIZE] = heft__calloc(feed->n_targets, sizeof *absent);
+    uint32_t n = 0;
+    for (uint32_t i = 0; absent != NULL && i < feed->n_targets; i++) {
+        const target_t *target = &feed->targets[i];
+        heft__remote_t *remote = NULL;
+        if (target->endpoint != NULL &&
+            attach(feed, target, until_ns, &remote, NULL) == HEFT_ERR_PEER) {
+            memcpy(absent[n++], target->id, sizeof absent[0]);
+        }
+        heft__remote_close(remote);
+    }
+    heft__report_t *report = heft__member_lock(sub->member);
+    heft__report_set_absent(report, absent, n);
+    heft__member_unlock(sub->member, false);
+}
+
 void heft__subscriber_end_feed(heft_subscriber_t *sub)
 {
     heft__feed_t *feed = sub->feed;
     if (feed == NULL) {
         return;
     }
-    atomic_store(&feed->stop, true);
-    if (feed->has_thread) {
-        (void)pthread_join(feed->thread, NULL);
-    }
+    stop_thread(feed);
     (void)heft__member_lock(sub->member);
     sub->feed = NULL;
     heft__member_unlock(sub->member, false);
@@ -375,6 +416,7 @@ static void do_preflight(heft_subscriber_t *sub, const heft__order_t *order)
         status = put_plans(sub, feed, plans, &err);
     }
     heft__report_t *report = heft__member_lock(sub->member);
+    heft__report_set_absent(report, NULL, 0);
     memcpy(report->plans, plans, sizeof report->plans);
     heft__member_unlock(sub->member, false);
     conclude(sub, status, HEFT__STATE_IDLE, &err);
@@ -448,8 +490,12 @@ void heft__subscriber_feed(heft_subscriber_t *sub, const heft__order_t *order)
     case HEFT__PHASE_VERIFY: /* who was fed compares */
         conclude(sub, HEFT_OK, HEFT__STATE_SENT, NULL);
         break;
-    case HEFT__PHASE_RELEASE:
     case HEFT__PHASE_ABORT:
+        tell_absent(sub);
+        heft__subscriber_end_feed(sub);
+        conclude(sub, HEFT_OK, HEFT__STATE_IDLE, NULL);
+        break;
+    case HEFT__PHASE_RELEASE:
         heft__subscriber_end_feed(sub);
         conclude(sub, HEFT_OK, HEFT__STATE_IDLE, NULL);
         break;

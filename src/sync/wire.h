@@ -461,6 +461,17 @@ void heft__begin_fini(heft__begin_t *begin);
 heft_status_t heft__begin_encode(const heft__begin_t *msg, char **text_out, heft_error_t *err);
 heft_status_t heft__begin_decode(const char *text, size_t n, heft__begin_t *out, heft_error_t *err);
 
+/* A push that was refused before it was a round. Numbered as rounds are, in a count of its own. */
+typedef struct heft__refusal {
+    heft__round_id_t number;
+    int64_t version;
+    heft_status_t status;
+    char message[256];
+} heft__refusal_t;
+
+heft_status_t heft__refusal_encode(const heft__refusal_t *refusal, char **text_out,
+                                   heft_error_t *err);
+
 /* What a caller reads of a round's result; the rest of the JSON is for people and tools. */
 typedef struct heft__outcome {
     heft__round_id_t round;

@@ -31,6 +31,33 @@ static const heft__field_t deadline_fields[] = {
 };
 #undef LIMIT
 
+#define AT(member) offsetof(heft__refusal_t, member)
+static const heft__field_t refusal_fields[] = {
+    { "number", HEFT__FIELD_ROUND, true, AT(number), 0, 0, NULL },
+    { "version", HEFT__FIELD_INT, true, AT(version), 0, HEFT__WIRE_MAX_INT, NULL },
+    { "status", HEFT__FIELD_STATUS, true, AT(status), 0, 0, NULL },
+    { "message", HEFT__FIELD_TEXT, true, AT(message), 0, sizeof((heft__refusal_t *)0)->message,
+      NULL },
+    HEFT__FIELD_END
+};
+#undef AT
+
+heft_status_t heft__refusal_encode(const heft__refusal_t *refusal, char **text_out,
+                                   heft_error_t *err)
+{
+    return heft__json_encode_flat(refusal_fields, refusal, text_out, err);
+}
+
+heft_status_t heft__refusal_read(json_t *object, heft__refusal_t *out, heft_error_t *err)
+{
+    heft__refusal_t refusal = { .version = 0 };
+    heft_status_t status = heft__json_read(object, refusal_fields, "refusal", &refusal, err);
+    if (status == HEFT_OK) {
+        *out = refusal;
+    }
+    return status;
+}
+
 void heft__begin_fini(heft__begin_t *begin)
 {
     heft__free(begin->destinations);

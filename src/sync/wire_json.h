@@ -104,6 +104,9 @@ json_t *heft__json_counters(const heft__counters_t *counters);
 /* The list of problems; an empty list when there are none. */
 json_t *heft__json_problems(const heft__problems_t *problems);
 
+/* The value of "refused" in the list of rounds. */
+heft_status_t heft__refusal_read(json_t *object, heft__refusal_t *out, heft_error_t *err);
+
 /* Names of the enumerations. */
 extern const heft__name_t heft__role_names[];
 extern const heft__name_t heft__phase_names[];

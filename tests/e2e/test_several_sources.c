@@ -106,6 +106,60 @@ static void uneven_shares_arrive_exactly(void **state)
     pf_stop(&fleet);
 }
 
+static bool hold_all_but_last(uint32_t rank, uint32_t n_ranks, uint32_t tensor, pf_box_t *box)
+{
+    return rank + 1 < n_ranks && pf_hold_rows(rank, n_ranks - 1, tensor, box);
+}
+
+static bool hold_nothing(uint32_t rank, uint32_t n_ranks, uint32_t tensor, pf_box_t *box)
+{
+    (void)rank;
+    (void)n_ranks;
+    (void)tensor;
+    (void)box;
+    return false;
+}
+
+/* A split that leaves a rank without a single tensor: it takes part, and has nothing to do. */
+static void a_rank_without_tensors_takes_part(void **state)
+{
+    (void)state;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    const uint32_t in_place[] = { 0, 1 };
+    for (size_t i = 0; i < sizeof in_place / sizeof in_place[0]; i++) {
+        const pf_opts_t opts = { .width = 32,
+                                 .n_replicas = 1,
+                                 .no_feed = true,
+                                 .in_place = in_place[i],
+                                 .n_sources = 3,
+                                 .hold = hold_all_but_last };
+        pf_start(&fleet, &opts);
+        assert_int_equal(fleet.sources[2].n, 0);
+        push_ok(&fleet, 1, &result);
+        push_ok(&fleet, 2, &result);
+        assert_int_equal(counters_of(&fleet.sources[2]).bytes, 0);
+        pf_stop(&fleet);
+    }
+}
+
+static void ranks_without_any_tensor_are_refused(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= 2; n++) {
+        heft_error_t err = HEFT_ERROR_INIT;
+        pf_fleet_t fleet;
+        heft_push_result_t result;
+        const pf_opts_t opts = {
+            .width = 32, .n_replicas = 1, .no_feed = true, .n_sources = n, .hold = hold_nothing
+        };
+        pf_start(&fleet, &opts);
+        EXPECT_STATUS(pf_push(&fleet, 1, &result, &err), HEFT_ERR_NAME);
+        pf_expect_version(&fleet, 0);
+        pf_stop(&fleet);
+    }
+}
+
 /* Two copies of everything: each element is sent once, and both share the work. */
 static void replicated_source_sent_once(void **state)
 {
@@ -584,6 +638,8 @@ int main(void)
         cmocka_unit_test(multi_host_source),
         cmocka_unit_test(columns_and_rows_and_names_of_their_own),
         cmocka_unit_test(uneven_shares_arrive_exactly),
+        cmocka_unit_test(a_rank_without_tensors_takes_part),
+        cmocka_unit_test(ranks_without_any_tensor_are_refused),
         cmocka_unit_test(replicated_source_sent_once),
         cmocka_unit_test(a_replica_that_is_not_chosen_pays_nothing),
         cmocka_unit_test(replicas_of_shards_to_replicas_of_engines),

@@ -55,6 +55,62 @@ static void a_round_that_nobody_begins_is_waited_for_until_the_deadline(void **s
     pf_stop(&fleet);
 }
 
+/* Rank 0 is told that its push cannot begin: the others do not wait for a round of it. */
+static void a_push_that_is_refused_is_told_to_the_ranks_that_wait(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_push_result_t result;
+    pf_fleet_t fleet;
+    pf_start(&fleet, &small);
+    EXPECT_STATUS(pf_push(&fleet, 5, NULL, &err), HEFT_OK);
+    heft_publisher_opts_t opts = HEFT_PUBLISHER_OPTS_INIT;
+    opts.rank = 1;
+    opts.deadline_ms = 60000;
+    heft_publisher_t *pub = add_rank(&fleet, &opts);
+    for (int64_t version = 3; version <= 4; version++) { /* each its own */
+        const int64_t start = heft__clock_mono_ns();
+        EXPECT_STATUS(heft_publisher_push(fleet.pub, version, NULL, &err), HEFT_ERR_VERSION);
+        EXPECT_STATUS(heft_publisher_push(pub, version, &result, &err), HEFT_ERR_VERSION);
+        EXPECT_MESSAGE("began: version_regress: version");
+        assert_int_equal(result.round_seq, 0);
+        assert_true(heft__clock_mono_ns() - start < INT64_C(30000000000));
+    }
+    heft_publisher_destroy(pub);
+    opts.deadline_ms = 300; /* and it is not told to one that comes later, nor again */
+    pub = add_rank(&fleet, &opts);
+    EXPECT_STATUS(heft_publisher_push(pub, 4, &result, &err), HEFT_ERR_TIMEOUT);
+    heft_publisher_destroy(pub);
+    pf_stop(&fleet);
+}
+
+/* Rank 1 is there, and never pushes: named after the time that it would wait itself. */
+static void a_rank_that_does_not_push_is_named(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pf_fleet_t fleet;
+    pf_start(&fleet, &small);
+    heft_publisher_opts_t opts = HEFT_PUBLISHER_OPTS_INIT;
+    opts.rank = 1;
+    opts.deadline_ms = 300;
+    heft_manifest_t *nothing = NULL;
+    heft_publisher_t *pub = NULL;
+    EXPECT_STATUS(heft_manifest_create("source", &nothing, &err), HEFT_OK);
+    EXPECT_STATUS(heft_manifest_finish(nothing, &err), HEFT_OK);
+    opts.url = heft_coordinator_get_url(fleet.coordinator);
+    EXPECT_STATUS(
+        heft_publisher_create(&opts, nothing, (const void *const *)fleet.source.data, &pub, &err),
+        HEFT_OK);
+    EXPECT_STATUS(pf_push(&fleet, 1, NULL, &err), HEFT_ERR_STATE);
+    EXPECT_MESSAGE("source.heft.0.1: no push of version 1 is in progress here (waited for up to "
+                   "0.3 s)");
+    heft_publisher_destroy(pub);
+    heft_manifest_destroy(nothing);
+    pf_expect_version(&fleet, 0);
+    pf_stop(&fleet);
+}
+
 static void ranks_that_are_missing_are_named_and_no_round_begins(void **state)
 {
     (void)state;
@@ -159,16 +215,54 @@ static void a_round_that_a_client_begins_is_joined(void **state)
     pf_stop(&fleet);
 }
 
+static atomic_int n_refused;
+
+static void note_line(void *arg, heft_log_level_t level, const char *line)
+{
+    (void)arg;
+    if (level == HEFT_LOG_WARN && strstr(line, "source.heft.0.0: the coordinator refuses its "
+                                               "report: ") != NULL) {
+        (void)atomic_fetch_add(&n_refused, 1);
+    }
+}
+
+/* A report that is not taken makes a member seem silent: it says why, as a warning, and once. */
+static void a_refused_report_is_warned_of(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pf_fleet_t fleet;
+    pf_start(&fleet, &small);
+    EXPECT_STATUS(heft_log_configure(HEFT_LOG_WARN, HEFT_LOG_TEXT, note_line, NULL, &err), HEFT_OK);
+    heft__report_t *report = heft__member_lock(fleet.pub->member);
+    const heft__result_t result = report->result;
+    report->result = HEFT__RESULT_OK;
+    report->error.status = HEFT_ERR_PEER; /* a success with an error */
+    heft__member_unlock(fleet.pub->member, true);
+    pf_await(&n_refused, 1);
+    report = heft__member_lock(fleet.pub->member);
+    report->result = result;
+    report->error.status = HEFT_OK;
+    heft__member_unlock(fleet.pub->member, true);
+    EXPECT_STATUS(pf_push(&fleet, 1, NULL, &err), HEFT_OK);
+    assert_int_equal(atomic_load(&n_refused), 1);
+    EXPECT_STATUS(heft_log_configure(HEFT_LOG_WARN, HEFT_LOG_TEXT, NULL, NULL, &err), HEFT_OK);
+    pf_stop(&fleet);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(begin_is_one_of_three),
         cmocka_unit_test(a_round_that_nobody_begins_is_waited_for_until_the_deadline),
+        cmocka_unit_test(a_push_that_is_refused_is_told_to_the_ranks_that_wait),
+        cmocka_unit_test(a_rank_that_does_not_push_is_named),
         cmocka_unit_test(ranks_that_are_missing_are_named_and_no_round_begins),
         cmocka_unit_test(ranks_of_replicas_are_counted_together),
         cmocka_unit_test(sources_of_two_jobs_are_refused),
         cmocka_unit_test(another_rank_begins_if_it_is_told_to),
         cmocka_unit_test(a_round_that_a_client_begins_is_joined),
+        cmocka_unit_test(a_refused_report_is_warned_of),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

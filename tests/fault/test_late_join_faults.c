@@ -17,13 +17,15 @@ typedef struct fleet {
     char *dir;
     char state_file[600];
     char url[128];
+    const char *contact_ms; /* NULL: 3 s */
     node_t coordinator, source;
     node_t engines[N_REPLICAS][N_RANKS];
 } fleet_t;
 
 static void start_coordinator(fleet_t *f, const char *port)
 {
-    const char *args[] = { "coordinator", port, "3000", "10000", f->state_file, NULL };
+    const char *contact_ms = f->contact_ms != NULL ? f->contact_ms : "3000";
+    const char *args[] = { "coordinator", port, contact_ms, "10000", f->state_file, NULL };
     f->coordinator = node_spawn(args);
     (void)snprintf(f->url, sizeof f->url, "%s", node_expect(&f->coordinator, "url ", SOON));
 }
@@ -36,10 +38,19 @@ static void start_engine(fleet_t *f, int replica, int rank)
     (void)node_expect(&f->engines[replica][rank], "ready", SOON);
 }
 
-/* Two replicas serve version 1, and the source is gone. */
-static void start(fleet_t *f)
+static void push(fleet_t *f, int version, const char *expected)
 {
-    *f = (fleet_t){ .dir = heft_test_mkdir() };
+    node_send(&f->source, "push %d", version);
+    const char *result = node_expect(&f->source, "pushed ", 30000);
+    if (strstr(result, expected) == NULL) {
+        fail_msg("push %d: %s", version, result);
+    }
+}
+
+/* Two replicas serve version 1, and the source is there. */
+static void start_pushing(fleet_t *f)
+{
+    f->dir = heft_test_mkdir();
     (void)snprintf(f->state_file, sizeof f->state_file, "%s/state.json", f->dir);
     start_coordinator(f, "0");
     for (int i = 0; i < (N_REPLICAS - 1) * N_RANKS; i++) {
@@ -48,11 +59,14 @@ static void start(fleet_t *f)
     const char *args[] = { "publisher", f->url, width, "10000", NULL };
     f->source = node_spawn(args);
     (void)node_expect(&f->source, "ready", SOON);
-    node_send(&f->source, "push 1");
-    const char *result = node_expect(&f->source, "pushed ", 30000);
-    if (strncmp(result, "OK committed", 12) != 0) {
-        fail_msg("push 1: %s", result);
-    }
+    push(f, 1, "OK committed");
+}
+
+/* The source is gone. */
+static void start(fleet_t *f)
+{
+    *f = (fleet_t){ .url = "" };
+    start_pushing(f);
     node_end(&f->source);
 }
 
@@ -61,6 +75,7 @@ static void stop(fleet_t *f)
     for (int i = 0; i < N_REPLICAS * N_RANKS; i++) {
         node_end(&f->engines[i / N_RANKS][i % N_RANKS]);
     }
+    node_end(&f->source);
     node_end(&f->coordinator);
     heft_test_rmdir(f->dir);
 }
@@ -152,6 +167,35 @@ static void coordinator_killed_in_a_feed(void **state)
     stop(&f);
 }
 
+/* Who is fed is killed, and a push comes: it is told at once whom to start again. The contact time
+ * is longer than the test waits. */
+static void a_push_does_not_wait_for_who_was_killed_in_a_feed(void **state)
+{
+    (void)state;
+    uint64_t seed = heft_test_seed();
+    fleet_t f = { .contact_ms = "60000" };
+    start_pushing(&f);
+    int version = 2;
+    for (int64_t i = 0; i < heft_test_cases(4); i++) {
+        start_engine(&f, 2, 0);
+        start_engine(&f, 2, 1);
+        node_kill(&f.engines[2][1], SIGSTOP); /* nothing is over before it goes on */
+        let_pass((int64_t)heft_test_random_in(&seed, 0, 30000000));
+        node_end(&f.engines[2][0]);
+        node_send(&f.engines[2][1], "check");
+        node_kill(&f.engines[2][1], SIGCONT);
+        push(&f, version++, "destination.heft.2.0");
+        node_end(&f.engines[2][1]);
+        push(&f, version++, "destination.heft.2."); /* again at once: one of the two */
+        start_engine(&f, 2, 0);
+        start_engine(&f, 2, 1);
+        push(&f, version++, "OK committed");
+        node_end(&f.engines[2][0]);
+        node_end(&f.engines[2][1]);
+    }
+    stop(&f);
+}
+
 int main(int argc, char **argv)
 {
     node_main_if_asked(argc, argv);
@@ -159,6 +203,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(processes_join_late),
         cmocka_unit_test(whoever_is_killed_is_fed_again),
         cmocka_unit_test(coordinator_killed_in_a_feed),
+        cmocka_unit_test(a_push_does_not_wait_for_who_was_killed_in_a_feed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -128,6 +128,23 @@ static void a_process_that_has_ended_holds_nothing_up(void **state)
     EXPECT_ORDER(2, HEFT__PHASE_PREFLIGHT);
 }
 
+/* Nor does an abort wait for it, which comes after all transfers have stopped. */
+static void an_abort_does_not_wait_for_a_process_that_has_ended(void **state)
+{
+    table_t *t = *state;
+    set_table(t, 3);
+    to_stage(t, 3);
+    heft__round_cancel(&t->round, t->now);
+    EXPECT_STATE(HEFT__ROUND_STOPPING);
+    heft__round_gone(&t->round, 2, t->now);
+    EXPECT_STATE(HEFT__ROUND_STOPPING);
+    ok(t, 0, HEFT__PHASE_ABORT, HEFT__STATE_IDLE);
+    EXPECT_STATE(HEFT__ROUND_ABORTED);
+    ok(t, 1, HEFT__PHASE_ABORT, HEFT__STATE_IDLE);
+    EXPECT_STATE(HEFT__ROUND_IDLE);
+    assert_true(t->members[2].excluded);
+}
+
 /* Once a transfer may be running, proof is needed that it has stopped. */
 static void an_end_while_staging_is_no_proof(void **state)
 {
@@ -592,6 +609,7 @@ int main(void)
         TABLE_TEST(source_is_not_needed_after_staging),
         TABLE_TEST(a_process_that_has_ended_holds_nothing_up),
         TABLE_TEST(an_end_while_staging_is_no_proof),
+        TABLE_TEST(an_abort_does_not_wait_for_a_process_that_has_ended),
         TABLE_TEST(changed_binding_fails_the_round),
         TABLE_TEST(silence_and_deadlines_name_the_member),
         TABLE_TEST(late_report_changes_nothing),
