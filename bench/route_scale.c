@@ -333,7 +333,10 @@ static heft_routes_t *plan_whole(const job_t *job, const heft_placement_t *place
               heft_recipe_compile(job->recipe, job->bindings, r, job->manifest, NULL, &tape, &err),
               &err);
         const double t1 = cpu_seconds();
-        check("apply", heft_placement_apply(placement, tape, &placed[r], &err), &err);
+        check("apply",
+              (n == 1 ? heft__placement_apply_read : heft_placement_apply)(placement, tape,
+                                                                           &placed[r], &err),
+              &err);
         cost->tapes += t1 - t0;
         cost->parts += cpu_seconds() - t1;
     }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "format/format.h"
+#include "plan/plan.h"
 
 #define MIN_CUT_BYTES (INT64_C(1) << 20)
 
@@ -342,20 +343,32 @@ heft_view_t heft__placement_view(uint32_t buffer, const heft__bounds_t *box,
     return view;
 }
 
-static heft_status_t put_together(heft_tape_t *tape, const heft_placement_t *p,
-                                  const uint32_t *shard, const uint32_t *tensor, heft_error_t *err)
+/* Shards to whole tensors, all of them or those that somebody reads. */
+typedef struct gathering {
+    const heft_placement_t *p;
+    heft_tape_t *tape;
+    uint32_t *shard;  /* buffers; HEFT__MAP_NONE: not there */
+    uint32_t *tensor; /* likewise */
+    heft_error_t *err;
+} gathering_t;
+
+static heft_status_t put_together(gathering_t *g)
 {
+    const heft_placement_t *p = g->p;
     for (size_t i = 0; i < p->n_cuts; i++) {
         const heft__cut_t *cut = &p->cuts[i];
         const heft__held_t *held = &p->shards[cut->shard];
         const heft_shape_t *shape = &p->shapes[held->tensor];
+        if (g->tensor[held->tensor] == HEFT__MAP_NONE) {
+            continue;
+        }
         heft__bounds_t whole = { .begin = { 0 } };
         memcpy(whole.end, shape->extent, sizeof whole.end);
         const heft_view_t dst =
-            heft__placement_view(tensor[held->tensor], &cut->box, &whole, shape->rank);
+            heft__placement_view(g->tensor[held->tensor], &cut->box, &whole, shape->rank);
         const heft_view_t src =
-            heft__placement_view(shard[cut->shard], &cut->box, &held->box, shape->rank);
-        heft_status_t status = heft_tape_copy(tape, &dst, &src, "", err);
+            heft__placement_view(g->shard[cut->shard], &cut->box, &held->box, shape->rank);
+        heft_status_t status = heft_tape_copy(g->tape, &dst, &src, "", g->err);
         if (status != HEFT_OK) {
             return status;
         }
@@ -363,47 +376,94 @@ static heft_status_t put_together(heft_tape_t *tape, const heft_placement_t *p,
     return HEFT_OK;
 }
 
-/* Shards to whole tensors. */
-static heft_status_t make_first(const heft_placement_t *p, heft_tape_t **tape_out,
-                                heft_error_t *err)
+/* Which tensors and which shards there are: all, or the tensors that `reader` reads and the shards
+ * that have cuts of them. */
+static heft_status_t choose(gathering_t *g, const heft_tape_t *reader)
 {
-    heft_tape_t *tape = NULL;
-    uint32_t *shard = heft__calloc((size_t)p->n_shards + 1, sizeof *shard);
-    uint32_t *tensor = heft__calloc((size_t)p->n_tensors + 1, sizeof *tensor);
-    heft_status_t status = shard != NULL && tensor != NULL
-                               ? heft_tape_create(&tape, err)
-                               : heft__error_nomem(err, p->n_shards * sizeof *shard);
-    for (uint32_t s = 0; s < p->n_shards && status == HEFT_OK; s++) {
-        status = heft__placement_add_shard(tape, p, s, &shard[s], err);
+    const heft_placement_t *p = g->p;
+    const uint8_t fill = reader != NULL ? 0xff : 0;
+    memset(g->tensor, fill, p->n_tensors * sizeof *g->tensor);
+    memset(g->shard, fill, p->n_shards * sizeof *g->shard);
+    if (reader == NULL) {
+        return HEFT_OK;
     }
-    for (uint32_t t = 0; t < p->n_tensors && status == HEFT_OK; t++) {
-        status = heft__placement_add_buffer(tape, HEFT_BUFFER_PARAM, p->tensors[t].name,
-                                            p->tensors[t].dtype, &p->shapes[t], &tensor[t], err);
+    bool *is_read = heft__calloc(reader->n_buffers + 1, sizeof *is_read);
+    if (is_read == NULL) {
+        return heft__error_nomem(g->err, reader->n_buffers);
     }
-    if (status == HEFT_OK) {
-        status = put_together(tape, p, shard, tensor, err);
+    heft__tape_mark_read(reader, is_read);
+    for (uint32_t b = 0; b < reader->n_buffers; b++) {
+        const uint32_t t = is_read[b] && reader->buffers[b].kind == HEFT_BUFFER_SOURCE
+                               ? heft__placement_find(p, reader->buffers[b].name)
+                               : UINT32_MAX;
+        if (t != UINT32_MAX) {
+            g->tensor[t] = 0;
+        }
     }
-    heft__free(shard);
-    heft__free(tensor);
-    if (status != HEFT_OK) {
-        heft_tape_destroy(tape);
-        return status;
+    heft__free(is_read);
+    for (size_t i = 0; i < p->n_cuts; i++) {
+        const uint32_t s = p->cuts[i].shard;
+        if (g->tensor[p->shards[s].tensor] == 0) {
+            g->shard[s] = 0;
+        }
     }
-    *tape_out = tape;
     return HEFT_OK;
 }
 
-heft_status_t heft_placement_apply(const heft_placement_t *placement, heft_tape_t *tape,
-                                   heft_tape_t **placed_out, heft_error_t *err)
+static heft_status_t gather(gathering_t *g)
 {
-    if (placement == NULL || tape == NULL || placed_out == NULL) {
-        return heft__error_set(err, HEFT_ERR_ARGUMENT, "no placement, tape or output");
+    const heft_placement_t *p = g->p;
+    heft_status_t status = HEFT_OK;
+    for (uint32_t s = 0; s < p->n_shards && status == HEFT_OK; s++) {
+        if (g->shard[s] == 0) {
+            status = heft__placement_add_shard(g->tape, p, s, &g->shard[s], g->err);
+        }
     }
-    heft_tape_t **firsts = heft__calloc(1, sizeof(heft_tape_t *));
-    heft_status_t status = firsts != NULL ? make_first(placement, &firsts[0], err)
-                                          : heft__error_nomem(err, sizeof(heft_tape_t *));
+    for (uint32_t t = 0; t < p->n_tensors && status == HEFT_OK; t++) {
+        if (g->tensor[t] == 0) {
+            status = heft__placement_add_buffer(g->tape, HEFT_BUFFER_PARAM, p->tensors[t].name,
+                                                p->tensors[t].dtype, &p->shapes[t], &g->tensor[t],
+                                                g->err);
+        }
+    }
+    return status == HEFT_OK ? put_together(g) : status;
+}
+
+static heft_status_t make_first(const heft_placement_t *p, const heft_tape_t *reader,
+                                heft_tape_t **tape_out, heft_error_t *err)
+{
+    gathering_t g = { .p = p,
+                      .shard = heft__calloc((size_t)p->n_shards + 1, sizeof *g.shard),
+                      .tensor = heft__calloc((size_t)p->n_tensors + 1, sizeof *g.tensor),
+                      .err = err };
+    heft_status_t status = g.shard != NULL && g.tensor != NULL
+                               ? heft_tape_create(&g.tape, err)
+                               : heft__error_nomem(err, p->n_shards * sizeof *g.shard);
     if (status == HEFT_OK) {
-        status = heft__tape_join(firsts, 1, tape, placed_out, err);
+        status = choose(&g, reader);
+    }
+    if (status == HEFT_OK) {
+        status = gather(&g);
+    }
+    heft__free(g.shard);
+    heft__free(g.tensor);
+    if (status != HEFT_OK) {
+        heft_tape_destroy(g.tape);
+        return status;
+    }
+    *tape_out = g.tape;
+    return HEFT_OK;
+}
+
+static heft_status_t apply(const heft_placement_t *placement, heft_tape_t *tape, bool is_narrow,
+                           heft_tape_t **placed_out, heft_error_t *err)
+{
+    heft_tape_t **firsts = heft__calloc(1, sizeof(heft_tape_t *));
+    heft_status_t status = firsts != NULL
+                               ? make_first(placement, is_narrow ? tape : NULL, &firsts[0], err)
+                               : heft__error_nomem(err, sizeof(heft_tape_t *));
+    if (status == HEFT_OK) {
+        status = heft__tape_join(firsts, 1, tape, is_narrow, placed_out, err);
     }
     if (status != HEFT_OK) {
         if (firsts != NULL) {
@@ -414,4 +474,19 @@ heft_status_t heft_placement_apply(const heft_placement_t *placement, heft_tape_
     }
     (*placed_out)->is_placed = true;
     return HEFT_OK;
+}
+
+heft_status_t heft_placement_apply(const heft_placement_t *placement, heft_tape_t *tape,
+                                   heft_tape_t **placed_out, heft_error_t *err)
+{
+    if (placement == NULL || tape == NULL || placed_out == NULL) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "no placement, tape or output");
+    }
+    return apply(placement, tape, false, placed_out, err);
+}
+
+heft_status_t heft__placement_apply_read(const heft_placement_t *placement, heft_tape_t *tape,
+                                         heft_tape_t **placed_out, heft_error_t *err)
+{
+    return apply(placement, tape, true, placed_out, err);
 }

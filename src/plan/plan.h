@@ -10,6 +10,7 @@
 #ifndef HEFT_PLAN_PLAN_H
 #define HEFT_PLAN_PLAN_H
 
+#include "heft/placement.h"
 #include "heft/plan.h"
 #include "heft/routes.h"
 #include "plan/cover.h"
@@ -356,5 +357,13 @@ const uint64_t *heft__routes_get_pieces(const heft_routes_t *routes, uint32_t se
 /* The sender of check i of a rank (heft_plan_get_checks). */
 uint32_t heft__routes_get_check_sender(const heft_routes_t *routes, uint32_t rank_index,
                                        uint64_t i);
+
+/* heft_placement_apply for a partial plan of this rank alone: of the boxes it has only those that
+ * something is sent from, of tensors that are read. The plan's rank, its digest and its routes are
+ * the same. */
+HEFT_MUST_CHECK heft_status_t heft__placement_apply_read(const heft_placement_t *placement,
+                                                         heft_tape_t *tape,
+                                                         heft_tape_t **placed_out,
+                                                         heft_error_t *err);
 
 #endif

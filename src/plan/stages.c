@@ -460,7 +460,8 @@ static heft_status_t play_level(heft_tape_t *tape, const heft_tape_t *second,
     return status;
 }
 
-static heft_status_t play(heft_tape_t *const *firsts, uint32_t n_firsts, const heft_tape_t *second,
+/* joined: of the parts, with another second one. */
+static heft_status_t play(const heft_tape_t *joined, const heft_tape_t *second,
                           const heft_plan_t *first, const others_t *o, heft_tape_t **tape_out,
                           heft_error_t *err)
 {
@@ -469,7 +470,8 @@ static heft_status_t play(heft_tape_t *const *firsts, uint32_t n_firsts, const h
     uint32_t *ids = NULL;
     heft_status_t status = parts_init(&parts, second, o, err);
     if (status == HEFT_OK) {
-        status = heft__tape_begin_join(firsts, n_firsts, second, &tape, &ids, err);
+        status = heft__tape_begin_join(joined->firsts, joined->n_firsts, second, joined->is_narrow,
+                                       &tape, &ids, err);
     }
     for (uint32_t level = o->most; level > 0 && status == HEFT_OK; level--) {
         status = play_level(tape, second, first, o, &parts, level - 1, ids, err);
@@ -646,8 +648,7 @@ static heft_status_t play_all(const job_t *job, const proven_t *first, const pro
                                : heft__error_nomem(job->err, job->n_tapes * sizeof(heft_tape_t *));
     for (uint32_t r = 0; r < job->n_tapes && status == HEFT_OK; r++) {
         const heft_tape_t *second = rest->tapes != NULL ? rest->tapes[r] : job->tapes[r]->second;
-        status = play(job->tapes[r]->firsts, job->tapes[r]->n_firsts, second, first->plan, o,
-                      &out->tapes[r], job->err);
+        status = play(job->tapes[r], second, first->plan, o, &out->tapes[r], job->err);
     }
     return status;
 }

@@ -140,7 +140,7 @@ static heft_status_t compile_from(const heft__chain_t *c, uint32_t p, uint32_t r
     status = compile_from(c, p + 1, rank, stage.made, destination, issues,
                           tape_out != NULL ? &second : NULL, manifest_out, err);
     if (status == HEFT_OK && tape_out != NULL) {
-        status = heft__tape_join(stage.tapes, stage.n, second, tape_out, err);
+        status = heft__tape_join(stage.tapes, stage.n, second, false, tape_out, err);
         if (status == HEFT_OK) {
             stage.tapes = NULL; /* taken */
         } else {

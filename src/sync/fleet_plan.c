@@ -197,8 +197,8 @@ static heft_status_t compile_rank(heft__fleet_t *fleet, const heft__mapping_t *m
     if (link != NULL) {
         heft__family_note_table(&fleet->families[link->family], rank, manifest);
     }
-    status = heft__mapping_compile(mapping, rank, &fleet->sources, manifest, id, problems, tape_out,
-                                   err);
+    status = heft__mapping_compile(mapping, rank, &fleet->sources, false, manifest, id, problems,
+                                   tape_out, err);
     heft_manifest_destroy(manifest);
     return status;
 }

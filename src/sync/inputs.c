@@ -161,7 +161,7 @@ static heft_status_t make_tape(const heft__sources_t *sources, const components_
     }
     if (status == HEFT_OK && sources->placement != NULL) {
         heft_tape_t *placed = NULL;
-        status = heft_placement_apply(sources->placement, tape, &placed, err);
+        status = heft__placement_apply_read(sources->placement, tape, &placed, err);
         tape = status == HEFT_OK ? placed : tape;
     }
     if (status != HEFT_OK) {

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "plan/plan.h"
 #include "sync/findings.h"
 
 /* ---- where it comes from ---- */
@@ -222,13 +223,14 @@ static heft_status_t copy_tape(const heft_tape_t *tape, heft_tape_t **copy_out, 
 }
 
 /* Takes tape, whatever comes of it. */
-static heft_status_t place(heft_tape_t *tape, const heft__sources_t *sources, const char *member,
-                           heft__problems_t *problems, const heft_tape_t **tape_out,
-                           heft_error_t *err)
+static heft_status_t place(heft_tape_t *tape, const heft__sources_t *sources, bool is_alone,
+                           const char *member, heft__problems_t *problems,
+                           const heft_tape_t **tape_out, heft_error_t *err)
 {
     heft_tape_t *placed = NULL;
     heft_error_t why = HEFT_ERROR_INIT;
-    heft_status_t status = heft_placement_apply(sources->placement, tape, &placed, &why);
+    heft_status_t status = (is_alone ? heft__placement_apply_read : heft_placement_apply)(
+        sources->placement, tape, &placed, &why);
     if (status == HEFT_OK) {
         *tape_out = placed;
         return HEFT_OK;
@@ -263,7 +265,7 @@ static heft_status_t copy_exceptions(const heft_contract_t *contract,
 /* ---- what is made of it ---- */
 
 heft_status_t heft__mapping_compile(const heft__mapping_t *mapping, uint32_t i,
-                                    const heft__sources_t *sources,
+                                    const heft__sources_t *sources, bool is_alone,
                                     const heft_manifest_t *destination, const char *member,
                                     heft__problems_t *problems, const heft_tape_t **tape_out,
                                     heft_error_t *err)
@@ -281,7 +283,7 @@ heft_status_t heft__mapping_compile(const heft__mapping_t *mapping, uint32_t i,
                                     destination, member, problems, &tape, err);
     }
     if (status == HEFT_OK && sources->placement != NULL) {
-        return place(tape, sources, member, problems, tape_out, err);
+        return place(tape, sources, is_alone, member, problems, tape_out, err);
     }
     if (status == HEFT_OK) {
         *tape_out = traced != NULL ? traced : tape;

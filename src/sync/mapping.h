@@ -51,10 +51,11 @@ HEFT_MUST_CHECK heft_status_t heft__mapping_encode(const heft__mapping_t *mappin
  * The tape of rank first_rank + i, to be released. When it fails, every error is among the
  * problems, after "member: " (NULL: without). destination: NULL where nobody holds the rank. Of a
  * traced mapping the sources as a whole and the destination must be what it was traced for. Where
- * several sources hold the tensors the tape reads what each of them has.
+ * several sources hold the tensors the tape reads what each of them has; is_alone: for a partial
+ * plan of this rank alone, no more than it needs of them.
  */
 HEFT_MUST_CHECK heft_status_t heft__mapping_compile(const heft__mapping_t *mapping, uint32_t i,
-                                                    const heft__sources_t *sources,
+                                                    const heft__sources_t *sources, bool is_alone,
                                                     const heft_manifest_t *destination,
                                                     const char *member, heft__problems_t *problems,
                                                     const heft_tape_t **tape_out,

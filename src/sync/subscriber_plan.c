@@ -260,7 +260,7 @@ static heft_status_t make_work(const heft_subscriber_t *sub, heft__problems_t *p
     heft_exception_t *exceptions = NULL;
     uint32_t n_exceptions = 0;
     heft_status_t status =
-        heft__mapping_compile(&sub->mapping, sub->rank - sub->mapping.first_rank, sources,
+        heft__mapping_compile(&sub->mapping, sub->rank - sub->mapping.first_rank, sources, true,
                               sub->manifest, NULL, problems, &tape, err);
     if (status == HEFT_OK) {
         status = heft__mapping_resolve(&sub->mapping, sources->whole, sub->manifest, &exceptions,

@@ -95,7 +95,8 @@ static heft_status_t play_firsts(heft_tape_t *tape, heft_tape_t *const *firsts, 
     return status;
 }
 
-static heft_status_t add_second(heft_tape_t *tape, const heft_tape_t *second,
+/* is_read: which of the second one's buffers count; NULL: all. */
+static heft_status_t add_second(heft_tape_t *tape, const heft_tape_t *second, const bool *is_read,
                                 const heft__map_t *made, uint32_t *ids, heft_error_t *err)
 {
     for (size_t i = 0; i < second->n_buffers; i++) {
@@ -105,6 +106,10 @@ static heft_status_t add_second(heft_tape_t *tape, const heft_tape_t *second,
             if (status != HEFT_OK) {
                 return status;
             }
+            continue;
+        }
+        ids[i] = HEFT__MAP_NONE;
+        if (is_read != NULL && !is_read[i]) {
             continue;
         }
         ids[i] = heft__map_get(made, info->name, strlen(info->name));
@@ -120,21 +125,25 @@ static heft_status_t add_second(heft_tape_t *tape, const heft_tape_t *second,
 }
 
 heft_status_t heft__tape_begin_join(heft_tape_t *const *firsts, uint32_t n_firsts,
-                                    const heft_tape_t *second, heft_tape_t **tape_out,
-                                    uint32_t **ids_out, heft_error_t *err)
+                                    const heft_tape_t *second, bool is_narrow,
+                                    heft_tape_t **tape_out, uint32_t **ids_out, heft_error_t *err)
 {
     heft_tape_t *tape = NULL;
     heft__map_t made;
     heft__map_init(&made);
     uint32_t *ids = heft__calloc(second->n_buffers + 1, sizeof *ids);
-    heft_status_t status = ids != NULL ? heft_tape_create(&tape, err)
-                                       : heft__error_nomem(err, second->n_buffers * sizeof *ids);
+    bool *is_read = heft__calloc(second->n_buffers + 1, sizeof *is_read);
+    heft_status_t status = ids != NULL && is_read != NULL
+                               ? heft_tape_create(&tape, err)
+                               : heft__error_nomem(err, second->n_buffers * sizeof *ids);
     if (status == HEFT_OK) {
         status = play_firsts(tape, firsts, n_firsts, &made, err);
     }
     if (status == HEFT_OK) {
-        status = add_second(tape, second, &made, ids, err);
+        heft__tape_mark_read(second, is_read);
+        status = add_second(tape, second, is_narrow ? is_read : NULL, &made, ids, err);
     }
+    heft__free(is_read);
     heft__map_fini(&made);
     if (status != HEFT_OK) {
         heft__free(ids);
@@ -147,11 +156,12 @@ heft_status_t heft__tape_begin_join(heft_tape_t *const *firsts, uint32_t n_first
 }
 
 heft_status_t heft__tape_join(heft_tape_t **firsts, uint32_t n_firsts, heft_tape_t *second,
-                              heft_tape_t **tape_out, heft_error_t *err)
+                              bool is_narrow, heft_tape_t **tape_out, heft_error_t *err)
 {
     heft_tape_t *tape = NULL;
     uint32_t *ids = NULL;
-    heft_status_t status = heft__tape_begin_join(firsts, n_firsts, second, &tape, &ids, err);
+    heft_status_t status =
+        heft__tape_begin_join(firsts, n_firsts, second, is_narrow, &tape, &ids, err);
     if (status == HEFT_OK) {
         status = heft__tape_play(tape, second, ids, NULL, err);
     }
@@ -163,6 +173,7 @@ heft_status_t heft__tape_join(heft_tape_t **firsts, uint32_t n_firsts, heft_tape
     tape->firsts = firsts;
     tape->n_firsts = n_firsts;
     tape->second = second;
+    tape->is_narrow = is_narrow;
     *tape_out = tape;
     return HEFT_OK;
 }
@@ -178,7 +189,7 @@ heft_status_t heft_tape_chain(heft_tape_t *first, heft_tape_t *second, heft_tape
         return heft__error_nomem(err, sizeof(heft_tape_t *));
     }
     firsts[0] = first;
-    heft_status_t status = heft__tape_join(firsts, 1, second, chain_out, err);
+    heft_status_t status = heft__tape_join(firsts, 1, second, false, chain_out, err);
     if (status != HEFT_OK) {
         heft__free(firsts);
     }

@@ -5,8 +5,7 @@
  */
 #include "tape/tape.h"
 
-/* is_read[b]: some write reads buffer b, if only none of its elements. */
-static void mark_read(const heft_tape_t *tape, bool *is_read)
+void heft__tape_mark_read(const heft_tape_t *tape, bool *is_read)
 {
     for (size_t w = 0; w < tape->n_writes; w++) {
         for (uint32_t k = 0; k < tape->writes[w].n_srcs; k++) {
@@ -47,7 +46,7 @@ heft_status_t heft_tape_prune(const heft_tape_t *tape, heft_tape_t **pruned_out,
                                ? heft_tape_create(&pruned, err)
                                : heft__error_nomem(err, tape->n_buffers * sizeof *ids);
     if (status == HEFT_OK) {
-        mark_read(tape, is_read);
+        heft__tape_mark_read(tape, is_read);
         status = copy_read(tape, is_read, ids, pruned, err);
     }
     heft__free(is_read);

@@ -49,6 +49,7 @@ struct heft_tape {
     struct heft_tape *second;
     uint32_t n_firsts;
     bool is_placed; /* the first part puts whole tensors together from those of ranks */
+    bool is_narrow; /* and makes no more of what the second has for sources than it reads */
 };
 
 /* Whose tape it is, for messages. */
@@ -88,12 +89,15 @@ void heft__rank_prefix(uint32_t n_ranks, uint32_t rank, char out[24]);
  * second reads what the first ones do not make.
  */
 heft_status_t heft__tape_join(heft_tape_t **firsts, uint32_t n_firsts, heft_tape_t *second,
-                              heft_tape_t **tape_out, heft_error_t *err);
+                              bool is_narrow, heft_tape_t **tape_out, heft_error_t *err);
 /* The first half of it: a tape with all buffers and the first ones' writes; *ids_out (heft__free)
- * says what the second one's buffers are there. Nothing is taken. */
+ * says what the second one's buffers are there. Of a narrow one the firsts need not make what the
+ * second never reads. Nothing is taken. */
 heft_status_t heft__tape_begin_join(heft_tape_t *const *firsts, uint32_t n_firsts,
-                                    const heft_tape_t *second, heft_tape_t **tape_out,
-                                    uint32_t **ids_out, heft_error_t *err);
+                                    const heft_tape_t *second, bool is_narrow,
+                                    heft_tape_t **tape_out, uint32_t **ids_out, heft_error_t *err);
+/* is_read[b]: some write reads buffer b, if only none of its elements. */
+void heft__tape_mark_read(const heft_tape_t *tape, bool *is_read);
 void heft__tape_destroy_parts(heft_tape_t *tape);
 
 /* ---- fold ---- */

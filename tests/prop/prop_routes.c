@@ -16,6 +16,7 @@
 #include "heft/model.h"
 #include "heft/placement.h"
 #include "heft/routes.h"
+#include "plan/plan.h"
 #include "tape/tape.h"
 
 enum { MAX_SENDERS = 9, MAX_CELLS = 64, MAX_ENTRIES = 1024, MAX_TARGETS = REF_MAX_RANKS + 1 };
@@ -41,6 +42,7 @@ typedef struct fleet {
     uint64_t *owner[REF_MAX_SOURCES]; /* of each element (storage units): one bit, who sends it */
     uint64_t *mask[REF_MAX_RANKS][REF_MAX_PARAMS]; /* of each parameter's elements: who it needs */
     bool is_refusable;                             /* some element needs two */
+    heft_tape_t *read[REF_MAX_RANKS];
     heft_tape_t *placed[REF_MAX_RANKS];
     heft_tape_t *parts[MAX_SENDERS][REF_MAX_RANKS];
     heft_plan_t *plan;
@@ -523,6 +525,20 @@ static heft_plan_t *make_plan(heft_tape_t *const *tapes, uint32_t n, uint32_t fi
     return plan;
 }
 
+/* What the destination of a rank plans: nothing of what it does not read. */
+static heft_tape_t *place_read(const fleet_t *f, int rank)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_tape_t *copy = NULL;
+    heft_tape_t *placed = NULL;
+    char *text = NULL;
+    EXPECT_STATUS(heft_tape_encode(f->c.tapes[rank], &text, &err), HEFT_OK);
+    EXPECT_STATUS(heft_tape_decode(text, strlen(text), &copy, &err), HEFT_OK);
+    EXPECT_STATUS(heft__placement_apply_read(f->placement, copy, &placed, &err), HEFT_OK);
+    heft_string_free(text);
+    return placed;
+}
+
 static void plan_fleet(fleet_t *f)
 {
     heft_error_t err = HEFT_ERROR_INIT;
@@ -534,6 +550,7 @@ static void plan_fleet(fleet_t *f)
         }
         f->placed[r] = f->c.tapes[r];
         if (f->placement != NULL) {
+            f->read[r] = place_read(f, r);
             EXPECT_STATUS(heft_placement_apply(f->placement, f->c.tapes[r], &f->placed[r], &err),
                           HEFT_OK);
         }
@@ -548,6 +565,7 @@ static void fleet_fini(fleet_t *f)
     heft_plan_destroy(f->plan);
     for (int r = 0; r < f->c.n_ranks; r++) {
         heft_tape_destroy(f->placed[r]);
+        heft_tape_destroy(f->read[r]);
         for (uint32_t s = 0; s < f->n_senders; s++) {
             heft_tape_destroy(f->parts[s][r]);
         }
@@ -804,12 +822,11 @@ static void judge_runs(const fleet_t *f, uint64_t *rng)
 }
 
 /* Who plans one rank alone comes to the same routes of it. */
-static void judge_alone(fleet_t *f, uint64_t *rng)
+static void judge_alone(const fleet_t *f, heft_tape_t *const *tape, uint32_t rank)
 {
     heft_error_t err = HEFT_ERROR_INIT;
-    const uint32_t rank = (uint32_t)pick(rng, 0, f->c.n_ranks - 1);
     heft_routes_t *alone = NULL;
-    heft_plan_t *plan = make_plan(&f->placed[rank], 1, rank);
+    heft_plan_t *plan = make_plan(tape, 1, rank);
     assert_string_equal(heft_plan_get_rank_digest(plan, 0),
                         heft_plan_get_rank_digest(f->plan, rank));
     EXPECT_STATUS(heft_routes_create(plan, NULL, f->n_senders, NULL, &alone, &err), HEFT_OK);
@@ -880,7 +897,11 @@ static void every_byte_is_sent_once(void **state)
         } else {
             EXPECT_STATUS(status, HEFT_OK);
             judge_runs(&f, &rng);
-            judge_alone(&f, &rng);
+            const uint32_t rank = (uint32_t)pick(&rng, 0, f.c.n_ranks - 1);
+            judge_alone(&f, &f.placed[rank], rank);
+            if (f.placement != NULL) {
+                judge_alone(&f, &f.read[rank], rank);
+            }
             for (uint32_t s = 0; s < f.n_senders && f.placement != NULL; s++) {
                 judge_part(&f, s);
             }

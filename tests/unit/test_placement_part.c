@@ -4,6 +4,7 @@
 
 #include "heft/placement.h"
 #include "heft/routes.h"
+#include "plan/plan.h"
 
 enum { N_SENDERS = 3 };
 
@@ -73,7 +74,27 @@ static heft_status_t plan_part(const fx_t *fx, const fleet_t *f, uint32_t sender
     return HEFT_OK;
 }
 
-/* Of every sender and rank. Takes fx's tapes. */
+/* What the destination of a rank plans, which reads no more than it needs: its rank's digest. */
+static void plan_read(const fx_t *fx, const fleet_t *f, uint32_t rank, char digest[65])
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_plan_opts_t opts = fx->opts;
+    heft_tape_t *tape = NULL;
+    heft_plan_t *plan = NULL;
+    char *text = NULL;
+    EXPECT_STATUS(heft_tape_encode(fx->tapes[rank], &text, &err), HEFT_OK);
+    EXPECT_STATUS(heft_tape_decode(text, strlen(text), &tape, &err), HEFT_OK);
+    EXPECT_STATUS(heft__placement_apply_read(f->placement, tape, &tape, &err), HEFT_OK);
+    const heft_tape_t *const tapes[1] = { tape };
+    opts.partial = 1;
+    EXPECT_STATUS(heft_plan_create(tapes, 1, rank, &opts, &plan, NULL, &err), HEFT_OK);
+    (void)snprintf(digest, 65, "%s", heft_plan_get_rank_digest(plan, 0));
+    heft_plan_destroy(plan);
+    heft_tape_destroy(tape);
+    heft_string_free(text);
+}
+
+/* Of every sender and rank, and of every rank alone. Takes fx's tapes. */
 static void expect_parts_of_whole(fx_t *fx, const fleet_t *f)
 {
     heft_error_t err = HEFT_ERROR_INIT;
@@ -83,14 +104,19 @@ static void expect_parts_of_whole(fx_t *fx, const fleet_t *f)
     for (uint32_t s = 0; s < N_SENDERS; s++) {
         EXPECT_STATUS(plan_part(fx, f, s, &plans[s], &parts[s], &err), HEFT_OK);
     }
+    char alone[FX_MAX_TAPES][65];
     for (uint32_t r = 0; r < fx->n_tapes; r++) {
         heft_tape_t *placed = NULL;
+        plan_read(fx, f, r, alone[r]);
         EXPECT_STATUS(heft_placement_apply(f->placement, fx->tapes[r], &placed, &err), HEFT_OK);
         fx->tapes[r] = placed;
     }
     fx->opts.partial = 1;
     (void)fx_plan(fx, HEFT_OK);
     EXPECT_STATUS(heft_routes_create(fx->plan, NULL, N_SENDERS, NULL, &whole, &err), HEFT_OK);
+    for (uint32_t r = 0; r < fx->n_tapes; r++) {
+        assert_string_equal(alone[r], heft_plan_get_rank_digest(fx->plan, r));
+    }
     for (uint32_t s = 0; s < N_SENDERS; s++) {
         for (uint32_t r = 0; r < fx->n_tapes; r++) {
             heft_route_info_t a;
