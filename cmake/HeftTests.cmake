@@ -10,3 +10,15 @@ function(heft_add_test name)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" SKIP_RETURN_CODE 77)
 endfunction()
+
+# heft_order_tests(): the tests of this folder that may take longest begin first. One that begins last runs alone while
+# the other cores are idle, and a fresh tree has no times of an earlier run to go by.
+function(heft_order_tests)
+  get_property(names DIRECTORY PROPERTY TESTS)
+  foreach(name ${names})
+    get_test_property(${name} TIMEOUT seconds)
+    if(seconds)
+      set_tests_properties(${name} PROPERTIES COST ${seconds})
+    endif()
+  endforeach()
+endfunction()
