@@ -40,6 +40,10 @@ typedef struct heft_placement_source {
 typedef struct heft_placement_opts {
     size_t size;
     int64_t min_cut_bytes; /* what several ranks hold is cut for them into no less; 0: 1 MiB */
+    const uint32_t *hosts; /* of each rank: a number of its host, the same for ranks of one host;
+                              NULL: nothing is known of hosts */
+    uint32_t n_hosts;      /* entries of hosts; ranks beyond are on hosts of their own */
+    uint32_t to_host;      /* one more than the number of the host that receives; 0: another one */
 } heft_placement_opts_t;
 #define HEFT_PLACEMENT_OPTS_INIT              \
     {                                         \
@@ -49,7 +53,10 @@ typedef struct heft_placement_opts {
 /**
  * Say who sends what. tensors is a finished manifest of the whole tensors; everything is borrowed
  * until return. opts may be NULL. The choice depends on the arguments alone: what one rank holds is
- * its to send; the rest goes to those that have the least to send so far. HEFT_ERR_NAME: a tensor
+ * its to send; the rest goes to those that have the least to send so far. Where hosts are known,
+ * what a rank on the receiving host holds comes from there; of the rest, the host that sends most
+ * sends as little as it can, and then the rank that does. A placement is for one receiving host:
+ * tapes of ranks on others are placed by one of their own. HEFT_ERR_NAME: a tensor
  * that is none. HEFT_ERR_SHAPE: a box beyond its tensor. HEFT_ERR_EXISTS: two boxes of one name, or
  * two that overlap, on one rank. HEFT_ERR_PROOF names a tensor, and the first box of it, that no
  * rank holds. HEFT_ERR_LIMIT: boxes that cut one tensor into more than 2^20 cells.

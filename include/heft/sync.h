@@ -116,6 +116,8 @@ typedef struct heft_publisher_opts {
     uint32_t ucx_silence_ms; /* 0: 15 s: a peer in a transfer that says nothing is lost */
     uint8_t ucx_allow_tcp;   /* 1: ucx may use tcp where both could share memory */
     uint8_t reserved_more[7];
+    const char *host; /* which host it counts as being on when senders are chosen; NULL: the
+                         settings, else as the kernel tells */
 } heft_publisher_opts_t;
 #define HEFT_PUBLISHER_OPTS_INIT              \
     {                                         \
@@ -235,6 +237,8 @@ typedef struct heft_subscriber_opts {
     uint32_t ucx_silence_ms; /* 0: 15 s: a peer in a transfer that says nothing is lost */
     uint8_t ucx_allow_tcp;   /* 1: ucx may use tcp where both could share memory */
     uint8_t reserved_more[7];
+    const char *host; /* which host it counts as being on when senders are chosen; NULL: the
+                         settings, else as the kernel tells */
 } heft_subscriber_opts_t;
 #define HEFT_SUBSCRIBER_OPTS_INIT              \
     {                                          \

@@ -159,6 +159,14 @@ static const heft_knob_t knobs[] = {
       .help = "How weights get to destinations: shm (shared memory of one host), ucx (OpenUCX, "
               "between hosts), or auto: shm between processes of one host, else ucx, which is "
               "offered when the coordinator is not on loopback." },
+    { .name = "host",
+      .variable = "HEFT_HOST",
+      .value = "NAME",
+      .kind = HEFT_KNOB_TEXT,
+      .users = MEMBERS,
+      .help = "Which host this process counts as being on when it is chosen who of several that "
+              "hold the same sends it: members of one name are near each other. Without it, as "
+              "the kernel tells. Transports go by the kernel in any case." },
     { .name = "ucx-devices",
       .variable = "HEFT_UCX_DEVICES",
       .value = "LIST",

@@ -122,6 +122,7 @@ static int push(const cli_args_t *args, const cli_model_t *model, const void *co
     opts.transport = cli_text(args, "transport");
     opts.ucx_devices = cli_text(args, "ucx-devices");
     opts.ucx_lanes = (uint32_t)cli_number(args, "ucx-lanes", 0);
+    opts.host = cli_text(args, "host");
     opts.ucx_silence_ms = (uint32_t)cli_number(args, "ucx-silence-ms", 0);
     opts.ucx_allow_tcp = cli_has(args, "ucx-allow-tcp");
     opts.max_bytes_per_s = (uint64_t)cli_number(args, "max-rate", 0);

@@ -237,6 +237,7 @@ static int subscribe(serve_t *s, const heft_hooks_t *hooks)
     opts.transport = cli_text(args, "transport");
     opts.ucx_devices = cli_text(args, "ucx-devices");
     opts.ucx_lanes = (uint32_t)cli_number(args, "ucx-lanes", 0);
+    opts.host = cli_text(args, "host");
     opts.ucx_silence_ms = (uint32_t)cli_number(args, "ucx-silence-ms", 0);
     opts.ucx_allow_tcp = cli_has(args, "ucx-allow-tcp");
     opts.in_place = cli_has(args, "in-place");

@@ -201,6 +201,32 @@ static heft_status_t keep_shards(heft_placement_t *p, const heft_manifest_t *man
     return check_own_names(p, err);
 }
 
+/* Hosts by numbers below that of ranks: the lowest rank of each. */
+static heft_status_t keep_hosts(heft_placement_t *p, const heft_placement_opts_t *opts,
+                                heft_error_t *err)
+{
+    if (opts->hosts == NULL) {
+        return HEFT_OK;
+    }
+    p->host_of = heft__arena_calloc(&p->arena, (size_t)p->n_ranks + 1, sizeof *p->host_of);
+    if (p->host_of == NULL) {
+        return heft__error_nomem(err, p->n_ranks * sizeof *p->host_of);
+    }
+    const uint32_t n = opts->n_hosts < p->n_ranks ? opts->n_hosts : p->n_ranks;
+    for (uint32_t r = 0; r < p->n_ranks; r++) {
+        const bool is_neighbour = r > 0 && r < n && opts->hosts[r - 1] == opts->hosts[r];
+        uint32_t first = is_neighbour ? p->host_of[r - 1] : 0;
+        while (r < n && opts->hosts[first] != opts->hosts[r]) {
+            first++;
+        }
+        p->host_of[r] = r < n ? first : r;
+        if (r < n && opts->to_host > 0 && opts->hosts[r] == opts->to_host - 1) {
+            p->to_host = first + 1;
+        }
+    }
+    return HEFT_OK;
+}
+
 heft_status_t heft__placement_make(const heft_manifest_t *tensors, const heft_shard_t *shards,
                                    const uint32_t *replicas, uint32_t n_shards,
                                    const heft_placement_opts_t *opts, uint32_t n_ranks,
@@ -222,6 +248,9 @@ heft_status_t heft__placement_make(const heft_manifest_t *tensors, const heft_sh
     status = keep_tensors(p, tensors, err);
     if (status == HEFT_OK) {
         status = keep_shards(p, tensors, shards, replicas, n_shards, err);
+    }
+    if (status == HEFT_OK) {
+        status = keep_hosts(p, &loaded, err);
     }
     if (status == HEFT_OK) {
         status = heft__placement_choose(p, disputes, err);

@@ -48,7 +48,9 @@ struct heft_placement {
     int64_t min_cut_bytes;
     heft__cut_t *cuts; /* by tensor, then element */
     size_t n_cuts, cap_cuts;
-    int64_t *load; /* by rank */
+    int64_t *load;     /* by rank */
+    uint32_t *host_of; /* by rank, below n_ranks; NULL: nothing is known */
+    uint32_t to_host;  /* one more than the receiver's; 0: none of these */
 };
 
 /* heft_placement_create of checked arguments. replicas: of each shard, or NULL; n_ranks: at least

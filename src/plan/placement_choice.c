@@ -4,9 +4,13 @@
  * some ranks. A cell that nobody holds refuses the placement. What one rank alone holds is its to
  * send; the rest follows in the order of the number of its holders, and goes to those that have the
  * least to send so far: a large cell is cut along its outermost dimension so that its holders come
- * to one level, as water would. Nothing depends on the order in which shards were given.
+ * to one level, as water would. Where hosts are known, cells with the same holders are one lot; how
+ * much of it each of them sends is worked out first (placement_hosts.c), and a lot's cells are then
+ * given out in their order, each to the one whose turn it is. Nothing depends on the order in which
+ * shards were given.
  */
 #include "plan/placement.h"
+#include "plan/placement_hosts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -486,6 +490,178 @@ static heft_status_t deal_cell(chooser_t *c, const cell_t *cell)
                                            : deal_rows(c, cell, dim, n_bytes);
 }
 
+/* ---- by hosts ---- */
+
+/* Where a rank on the receiving host holds a cell, the others do not count. */
+static void keep_near(chooser_t *c, cell_t *cell)
+{
+    const heft_placement_t *p = c->p;
+    uint32_t *holders = c->holders + cell->first_holder;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < cell->n_holders; i++) {
+        if (p->host_of[p->shards[holders[i]].rank] + 1 == p->to_host) {
+            holders[n++] = holders[i];
+        }
+    }
+    cell->n_holders = n > 0 ? n : cell->n_holders;
+}
+
+static int64_t bytes_of(const chooser_t *c, const cell_t *cell)
+{
+    int64_t n_bytes = heft_dtype_get_unit_bytes(c->p->tensors[cell->tensor].dtype);
+    for (int d = 0; d < c->p->shapes[cell->tensor].rank; d++) {
+        n_bytes *= cell->box.end[d] - cell->box.begin[d];
+    }
+    return n_bytes;
+}
+
+/* By the ranks that hold them. */
+static int compare_holders(const chooser_t *c, const cell_t *a, const cell_t *b)
+{
+    if (a->n_holders != b->n_holders) {
+        return a->n_holders < b->n_holders ? -1 : 1;
+    }
+    for (uint32_t i = 0; i < a->n_holders; i++) {
+        const uint32_t x = c->p->shards[c->holders[a->first_holder + i]].rank;
+        const uint32_t y = c->p->shards[c->holders[b->first_holder + i]].rank;
+        if (x != y) {
+            return x < y ? -1 : 1;
+        }
+    }
+    return 0;
+}
+
+static int by_holders(const void *x, const void *y, void *arg)
+{
+    const cell_t *a = x;
+    const cell_t *b = y;
+    const int order = compare_holders(arg, a, b);
+    return order != 0 ? order : a->number < b->number ? -1 : a->number > b->number;
+}
+
+/* Lots of cells that stand one after the other: *n_out of them, of which ends[k] is the end. */
+typedef struct lots {
+    heft__lot_t *lots;
+    size_t *ends;
+    uint32_t *ranks; /* of all lots */
+    int64_t *shares; /* likewise */
+    size_t n;
+} lots_t;
+
+static void lots_fini(lots_t *l)
+{
+    heft__free(l->lots);
+    heft__free(l->ends);
+    heft__free(l->ranks);
+    heft__free(l->shares);
+}
+
+static heft_status_t lots_init(chooser_t *c, lots_t *l)
+{
+    l->lots = heft__calloc(c->n_cells, sizeof *l->lots);
+    l->ends = heft__calloc(c->n_cells, sizeof *l->ends);
+    l->ranks = heft__calloc(c->n_holders + 1, sizeof *l->ranks);
+    l->shares = heft__calloc(c->n_holders + 1, sizeof *l->shares);
+    if (l->lots == NULL || l->ends == NULL || l->ranks == NULL || l->shares == NULL) {
+        return heft__error_nomem(c->err, c->n_holders * sizeof *l->shares);
+    }
+    size_t at = 0;
+    for (size_t i = 0; i < c->n_cells; i++) {
+        const cell_t *cell = &c->cells[i];
+        if (i == 0 || compare_holders(c, &c->cells[i - 1], cell) != 0) {
+            l->lots[l->n++] = (heft__lot_t){ .ranks = l->ranks + at,
+                                             .n_ranks = cell->n_holders,
+                                             .first_share = at };
+            for (uint32_t k = 0; k < cell->n_holders; k++) {
+                l->ranks[at++] = c->p->shards[c->holders[cell->first_holder + k]].rank;
+            }
+        }
+        l->lots[l->n - 1].bytes += bytes_of(c, cell);
+        l->ends[l->n - 1] = i + 1;
+    }
+    return HEFT_OK;
+}
+
+/* Whose turn it is in a lot, and what is left of everybody's share. */
+typedef struct turn {
+    const heft__lot_t *lot;
+    int64_t *left;
+    uint32_t k;
+} turn_t;
+
+/* How many rows of row_bytes the one whose turn it is takes of n: no sliver is left on either side,
+ * and the last one takes everything. */
+static int64_t take_rows(const chooser_t *c, const turn_t *turn, int64_t n, int64_t row_bytes)
+{
+    const int64_t least = (c->p->min_cut_bytes + row_bytes - 1) / row_bytes;
+    int64_t rows = (turn->left[turn->k] + row_bytes / 2) / row_bytes;
+    if (turn->k + 1 == turn->lot->n_ranks || rows >= n) {
+        return n;
+    }
+    if (rows < least || n - rows < least) {
+        rows = 2 * rows >= n ? n : 0;
+    }
+    return rows;
+}
+
+static heft_status_t give_cell(chooser_t *c, const cell_t *cell, turn_t *turn)
+{
+    const int rank = c->p->shapes[cell->tensor].rank;
+    int dim = 0; /* the outermost that can be cut; or any */
+    while (dim + 1 < rank && cell->box.end[dim] - cell->box.begin[dim] == 1) {
+        dim++;
+    }
+    int64_t n = rank > 0 ? cell->box.end[dim] - cell->box.begin[dim] : 1;
+    const int64_t row_bytes = bytes_of(c, cell) / n;
+    heft__bounds_t box = cell->box;
+    heft_status_t status = HEFT_OK;
+    while (n > 0 && status == HEFT_OK) {
+        const int64_t rows = take_rows(c, turn, n, row_bytes);
+        if (rank > 0) {
+            box.end[dim] = box.begin[dim] + rows;
+        }
+        if (rows > 0) {
+            status = add_cut(c, c->holders[cell->first_holder + turn->k], &box, rows * row_bytes);
+        }
+        box.begin[dim] = box.end[dim];
+        n -= rows;
+        turn->left[turn->k] -= rows * row_bytes;
+        turn->k += turn->k + 1 < turn->lot->n_ranks && (n > 0 || turn->left[turn->k] <= 0);
+    }
+    return status;
+}
+
+static heft_status_t give_lots(chooser_t *c, const lots_t *l)
+{
+    heft_status_t status = HEFT_OK;
+    for (size_t k = 0, i = 0; k < l->n && status == HEFT_OK; k++) {
+        turn_t turn = { .lot = &l->lots[k], .left = l->shares + l->lots[k].first_share };
+        for (; i < l->ends[k] && status == HEFT_OK; i++) {
+            status = give_cell(c, &c->cells[i], &turn);
+        }
+    }
+    return status;
+}
+
+static heft_status_t choose_by_hosts(chooser_t *c)
+{
+    heft_placement_t *p = c->p;
+    lots_t lots = { .n = 0 };
+    for (size_t i = 0; i < c->n_cells; i++) {
+        keep_near(c, &c->cells[i]);
+    }
+    qsort_r(c->cells, c->n_cells, sizeof *c->cells, by_holders, c);
+    heft_status_t status = lots_init(c, &lots);
+    if (status == HEFT_OK) {
+        status = heft__host_balance(lots.lots, lots.n, p->host_of, p->n_ranks, lots.shares, c->err);
+    }
+    if (status == HEFT_OK) {
+        status = give_lots(c, &lots);
+    }
+    lots_fini(&lots);
+    return status;
+}
+
 /* By tensor, then first element. */
 static int by_place(const void *x, const void *y, void *arg)
 {
@@ -505,16 +681,10 @@ static int by_place(const void *x, const void *y, void *arg)
     return 0;
 }
 
-static heft_status_t choose(chooser_t *c)
+/* By ranks alone. */
+static heft_status_t choose_by_ranks(chooser_t *c)
 {
-    heft_placement_t *p = c->p;
     heft_status_t status = HEFT_OK;
-    for (uint32_t t = 0; t < p->n_tensors && status == HEFT_OK; t++) {
-        status = add_tensor(c, t);
-    }
-    if (status != HEFT_OK || c->n_cells == 0 || (c->disputes != NULL && c->disputes->n > 0)) {
-        return status; /* what is disputed is not dealt out */
-    }
     qsort(c->cells, c->n_cells, sizeof *c->cells, by_choice);
     const size_t most = c->cells[c->n_cells - 1].n_holders;
     c->order = heft__calloc(most + 1, sizeof *c->order);
@@ -525,6 +695,20 @@ static heft_status_t choose(chooser_t *c)
     for (size_t i = 0; i < c->n_cells && status == HEFT_OK; i++) {
         status = deal_cell(c, &c->cells[i]);
     }
+    return status;
+}
+
+static heft_status_t choose(chooser_t *c)
+{
+    heft_placement_t *p = c->p;
+    heft_status_t status = HEFT_OK;
+    for (uint32_t t = 0; t < p->n_tensors && status == HEFT_OK; t++) {
+        status = add_tensor(c, t);
+    }
+    if (status != HEFT_OK || c->n_cells == 0 || (c->disputes != NULL && c->disputes->n > 0)) {
+        return status; /* what is disputed is not dealt out */
+    }
+    status = p->host_of != NULL ? choose_by_hosts(c) : choose_by_ranks(c);
     if (status == HEFT_OK && p->n_cuts > 1) {
         qsort_r(p->cuts, p->n_cuts, sizeof *p->cuts, by_place, p);
     }

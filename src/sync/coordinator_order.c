@@ -27,6 +27,7 @@ static void fill_peer(const heft_coordinator_t *c, const heft__entry_t *entry, u
     memcpy(peer->manifest, entry->bind.manifest, sizeof peer->manifest);
     memcpy(peer->contract, entry->bind.contract, sizeof peer->contract);
     memcpy(peer->endpoint, entry->bind.endpoint, sizeof peer->endpoint);
+    memcpy(peer->host, entry->identity.host, sizeof peer->host);
     if (c->round.members[slot].feeds) { /* it stands in for the source */
         peer->contract[0] = '\0';
         peer->endpoint[0] = '\0';

@@ -91,10 +91,27 @@ static void check_jobs(side_t *side)
     }
 }
 
+/* Where all are on one host, or one does not say where it is, hosts make no difference. */
+static bool has_hosts(const side_t *side)
+{
+    const heft_coordinator_t *c = side->c;
+    const char *first = c->entries[side->slots[0]]->identity.host;
+    bool differ = false;
+    for (uint32_t i = 0; i < side->n; i++) {
+        const char *host = c->entries[side->slots[i]]->identity.host;
+        if (host[0] == '\0') {
+            return false;
+        }
+        differ = differ || strcmp(host, first) != 0;
+    }
+    return differ;
+}
+
 /* The list as an object of the store. */
 static heft_status_t put_list(side_t *side)
 {
     heft_coordinator_t *c = side->c;
+    const bool says_hosts = has_hosts(side);
     char *text = NULL;
     for (uint32_t i = 0; i < side->n; i++) {
         const heft__entry_t *entry = c->entries[side->slots[i]];
@@ -102,6 +119,9 @@ static heft_status_t put_list(side_t *side)
         source->replica = entry->identity.replica;
         source->rank = entry->identity.rank;
         memcpy(source->manifest, entry->bind.manifest, sizeof source->manifest);
+        if (says_hosts) {
+            memcpy(source->host, entry->identity.host, sizeof source->host);
+        }
     }
     heft_status_t status = heft__source_list_encode(side->list, side->n, &text, side->err);
     if (status == HEFT_OK) {

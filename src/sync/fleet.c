@@ -50,6 +50,7 @@ static void hash_peer(heft__sha256_t *sha, const heft__peer_t *peer)
     heft__sha256_update_text(sha, peer->manifest);
     heft__sha256_update_text(sha, peer->contract);
     heft__sha256_update_text(sha, peer->endpoint);
+    heft__sha256_update_text(sha, peer->host);
     heft__sha256_update_u64(sha, peer->moves);
     heft__sha256_update_u64(sha, peer->in_place);
 }
@@ -194,6 +195,7 @@ static heft_status_t make_links(heft__fleet_t *fleet, const heft__peer_t *peers,
         memcpy(link->manifest, peers[i].manifest, sizeof link->manifest);
         memcpy(link->contract, peers[i].contract, sizeof link->contract);
         memcpy(link->endpoint, peers[i].endpoint, sizeof link->endpoint);
+        memcpy(link->host, peers[i].host, sizeof link->host);
         link->moves = peers[i].moves;
         link->in_place = peers[i].in_place;
     }

@@ -27,8 +27,10 @@ typedef struct heft__reads {
 
 typedef struct heft__family {
     char digest[HEFT__DIGEST_SIZE]; /* of the contracts, their rank aside */
-    char key[HEFT__DIGEST_SIZE]; /* digest, sources and the destination manifests: what the plan is
-                                    made of */
+    char host[HEFT__HOST_SIZE];  /* of its destinations, where that makes a difference; else "" */
+    heft__sources_t from;        /* the sources as these see them */
+    char key[HEFT__DIGEST_SIZE]; /* digest, sources, host and the destination manifests: what the
+                                    plan is made of */
     uint32_t n_ranks;
     uint32_t first_rank;               /* ranks below count from it */
     char (*tables)[HEFT__DIGEST_SIZE]; /* for each rank: of its table of experts; "": none */
@@ -55,6 +57,7 @@ typedef struct heft__link {
     char manifest[HEFT__DIGEST_SIZE];
     char contract[HEFT__DIGEST_SIZE];
     char endpoint[HEFT__DIGEST_SIZE];
+    char host[HEFT__HOST_SIZE];
     char family_digest[HEFT__DIGEST_SIZE];
     uint32_t rank; /* within its family */
     uint32_t first_rank;

@@ -136,6 +136,7 @@ static void make_key(const heft__fleet_t *fleet, uint32_t f)
     heft__sha256_init(&sha);
     heft__sha256_update_text(&sha, family->digest);
     heft__sha256_update_text(&sha, fleet->sources.digest);
+    heft__sha256_update_text(&sha, family->host);
     for (uint32_t r = 0; r < family->n_ranks; r++) {
         const heft__link_t *link = link_of_rank(fleet, f, r);
         heft__sha256_update_text(&sha, link != NULL ? link->manifest : "");
@@ -181,7 +182,7 @@ static heft_status_t fetch_manifest(heft__fleet_t *fleet, const heft__link_t *li
     return status;
 }
 
-static heft_status_t compile_rank(heft__fleet_t *fleet, const heft__mapping_t *mapping,
+static heft_status_t compile_rank(heft__fleet_t *fleet, uint32_t f, const heft__mapping_t *mapping,
                                   uint32_t rank, const heft__link_t *link,
                                   heft__problems_t *problems, const heft_tape_t **tape_out,
                                   heft_error_t *err)
@@ -195,10 +196,10 @@ static heft_status_t compile_rank(heft__fleet_t *fleet, const heft__mapping_t *m
         return status;
     }
     if (link != NULL) {
-        heft__family_note_table(&fleet->families[link->family], rank, manifest);
+        heft__family_note_table(&fleet->families[f], rank, manifest);
     }
-    status = heft__mapping_compile(mapping, rank, &fleet->sources, false, manifest, id, problems,
-                                   tape_out, err);
+    status = heft__mapping_compile(mapping, rank, &fleet->families[f].from, false, manifest, id,
+                                   problems, tape_out, err);
     heft_manifest_destroy(manifest);
     return status;
 }
@@ -212,7 +213,7 @@ static heft_status_t compile_ranks(heft__fleet_t *fleet, uint32_t f, const heft_
     for (uint32_t r = 0; r < fleet->families[f].n_ranks; r++) {
         const heft__link_t *link = link_of_rank(fleet, f, r);
         heft_error_t why = HEFT_ERROR_INIT;
-        heft_status_t status = compile_rank(fleet, mapping, r, link, problems, &tapes[r], &why);
+        heft_status_t status = compile_rank(fleet, f, mapping, r, link, problems, &tapes[r], &why);
         if (status != HEFT_OK && first == HEFT_OK) {
             first = status;
             if (err != NULL) {
@@ -359,7 +360,7 @@ static heft_status_t make_rank(const heft__fleet_t *fleet, heft__family_t *famil
                                heft_error_t *err)
 {
     heft__inputs_t *inputs = &family->inputs[r];
-    heft_status_t status = heft__inputs_init(family->plan, r, &fleet->sources, inputs, err);
+    heft_status_t status = heft__inputs_init(family->plan, r, &family->from, inputs, err);
     if (status == HEFT_OK && inputs->n > 0) {
         status = make_reads(fleet, inputs->plan, &family->input_reads[r], err);
     }
@@ -390,7 +391,7 @@ static heft_status_t make_layouts(heft__fleet_t *fleet, heft__family_t *family,
     }
     heft_error_t why = HEFT_ERROR_INIT;
     status =
-        heft__delivery_route(family->plan, &fleet->sources, family->inputs, &family->routes, &why);
+        heft__delivery_route(family->plan, &family->from, family->inputs, &family->routes, &why);
     if (status != HEFT_OK) {
         ADD_PROBLEM(problems, heft__problem_kind_of(status), "%s", why.message);
         if (err != NULL) {
@@ -411,11 +412,15 @@ static heft_status_t make_family(heft__fleet_t *fleet, uint32_t f, heft__problem
                                  heft_error_t *err)
 {
     heft__contract_t contract = { .rank = 0 };
+    heft__family_t *family = &fleet->families[f];
     const heft__link_t *link = fleet->links;
     while (link->family != f) {
         link++; /* a family is made for a link */
     }
-    heft_status_t status = fetch_contract(fleet, link->contract, &contract, err);
+    heft_status_t status = heft__sources_toward(&fleet->sources, family->host, &family->from, err);
+    if (status == HEFT_OK) {
+        status = fetch_contract(fleet, link->contract, &contract, err);
+    }
     if (status == HEFT_OK) {
         status = make_plan(fleet, f, &contract, problems, err);
     } else if (err != NULL) {
@@ -439,19 +444,34 @@ static heft_status_t group_links(heft__fleet_t *fleet, heft_error_t *err)
     for (uint32_t i = 0; i < fleet->n_links; i++) {
         heft__link_t *link = &fleet->links[i];
         uint32_t f = 0;
+        const char *host = heft__sources_near(&fleet->sources, link->host);
         while (f < fleet->n_families &&
-               strcmp(fleet->families[f].digest, link->family_digest) != 0) {
+               (strcmp(fleet->families[f].digest, link->family_digest) != 0 ||
+                strcmp(fleet->families[f].host, host) != 0)) {
             f++;
         }
         if (f == fleet->n_families) {
             heft__family_t *family = &fleet->families[fleet->n_families++];
             memcpy(family->digest, link->family_digest, sizeof family->digest);
+            (void)snprintf(family->host, sizeof family->host, "%s", host);
             family->n_ranks = link->n_ranks;
             family->first_rank = link->first_rank;
         }
         link->family = f;
     }
     return HEFT_OK;
+}
+
+/* Whether somebody holds a rank, on whichever host. */
+static bool has_rank(const heft__fleet_t *fleet, uint32_t f, uint32_t rank)
+{
+    for (uint32_t i = 0; i < fleet->n_links; i++) {
+        const heft__link_t *link = &fleet->links[i];
+        if (link->rank == rank && strcmp(link->family_digest, fleet->families[f].digest) == 0) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* One problem for each family that lacks ranks: a part of an engine is no place to serve from. */
@@ -465,7 +485,7 @@ static heft_status_t check_ranks(const heft__fleet_t *fleet, uint32_t f, heft__p
     char list[128] = "";
     size_t len = 0;
     for (uint32_t r = 0; r < n_ranks; r++) {
-        if (link_of_rank(fleet, f, r) == NULL && n_missing++ < MAX_SHOWN) {
+        if (!has_rank(fleet, f, r) && n_missing++ < MAX_SHOWN) {
             len += (size_t)snprintf(list + len, sizeof list - len, len > 0 ? ", %u" : "%u",
                                     first_rank + r);
         }

@@ -34,6 +34,7 @@ static heft_status_t set_identity(heft__member_t *member, const heft__member_con
         (void)snprintf(identity->transports[i], HEFT__TRANSPORT_SIZE, "%s", config->transports[i]);
     }
     heft__process_name(identity->process);
+    heft__host_label(config->host, identity->host);
     heft__member_id_format(config->role, job, config->replica, config->rank, member->id);
     return heft__incarnation_create(identity->incarnation, err);
 }
@@ -209,6 +210,11 @@ void heft__member_get_incarnation_bytes(const heft__member_t *member,
 const char *heft__member_get_id(const heft__member_t *member)
 {
     return member->id;
+}
+
+const char *heft__member_get_host(const heft__member_t *member)
+{
+    return member->identity.host;
 }
 
 uint32_t heft__member_get_deadline_ms(const heft__member_t *member)

@@ -26,6 +26,7 @@ typedef struct heft__member_config {
     uint32_t replica;
     uint32_t rank;
     uint32_t deadline_ms; /* of each request; 0: 30 s */
+    const char *host;     /* the name that its host goes by; NULL: as the kernel tells */
     uint32_t n_transports;
     const char *const *transports;
     /* NULL, or called before each report is encoded, with the member's lock held: bring the report
@@ -58,6 +59,8 @@ void heft__member_get_incarnation_bytes(const heft__member_t *member,
 /* "source.heft.0.0". Borrowed. */
 const char *heft__member_get_id(const heft__member_t *member);
 uint32_t heft__member_get_deadline_ms(const heft__member_t *member);
+/* The label of its host. */
+const char *heft__member_get_host(const heft__member_t *member);
 
 /* A new connection to the coordinator, with the token as it is on disk now. */
 HEFT_MUST_CHECK heft_status_t heft__member_connect(const heft__member_t *member,

@@ -129,10 +129,11 @@ static heft_status_t alloc_arrays(heft_publisher_t *pub, heft_error_t *err)
     size_t n = pub->n_tensors > 0 ? pub->n_tensors : 1;
     pub->sizes = heft__calloc(n, sizeof *pub->sizes);
     pub->sizes_sent = heft__calloc(n, sizeof *pub->sizes_sent);
+    pub->is_own = heft__calloc(n, sizeof *pub->is_own);
     pub->digests = heft__calloc(n, sizeof *pub->digests);
     pub->again = heft__calloc(n, sizeof *pub->again);
-    if (pub->sizes == NULL || pub->sizes_sent == NULL || pub->digests == NULL ||
-        pub->again == NULL) {
+    if (pub->sizes == NULL || pub->sizes_sent == NULL || pub->is_own == NULL ||
+        pub->digests == NULL || pub->again == NULL) {
         return heft__error_nomem(err, n * sizeof *pub->sizes);
     }
     for (uint32_t i = 0; i < pub->n_tensors; i++) {
@@ -147,6 +148,7 @@ static heft_status_t alloc_arrays(heft_publisher_t *pub, heft_error_t *err)
         }
         pub->sizes[i] = info.n_bytes;
         pub->sizes_sent[i] = info.n_bytes;
+        pub->is_own[i] = true;
     }
     return HEFT_OK;
 }
@@ -163,6 +165,7 @@ static heft_status_t create_member(heft_publisher_t *pub, const heft_publisher_o
                                      .replica = opts->replica,
                                      .rank = opts->rank,
                                      .deadline_ms = opts->deadline_ms,
+                                     .host = opts->host,
                                      .n_transports = pub->offer.n,
                                      .transports = pub->offer.names };
     char *text = NULL;
@@ -345,6 +348,7 @@ void heft_publisher_destroy(heft_publisher_t *pub)
     heft__member_destroy(pub->member);
     heft__free(pub->sizes);
     heft__free(pub->sizes_sent);
+    heft__free(pub->is_own);
     heft__free(pub->digests);
     heft__free(pub->again);
     (void)pthread_cond_destroy(&pub->changed);

@@ -75,19 +75,27 @@ static char (*list_absent(const heft__fleet_t *fleet, uint32_t *n_out))[HEFT__ID
     return ids;
 }
 
-/* What placement has dealt to this source; of copies that others send nothing is read here. */
+/* What is dealt to this source, on whichever host it is received; of copies that others send
+ * nothing is read here. What identifies a version does not depend on who receives it. */
 static heft_status_t choose_tensors(heft_publisher_t *pub, heft_error_t *err)
 {
-    bool *chosen = heft__calloc((size_t)pub->n_tensors + 1, sizeof *chosen);
-    if (chosen == NULL) {
+    const heft__fleet_t *fleet = &pub->fleet;
+    bool *sent = heft__calloc((size_t)pub->n_tensors + 1, sizeof *sent);
+    if (sent == NULL) {
         return heft__error_nomem(err, pub->n_tensors);
     }
     heft_status_t status =
-        heft__holders_mark_chosen(&pub->fleet.sources, pub->fleet.number, chosen, err);
+        heft__holders_mark_chosen(&fleet->sources, fleet->number, pub->is_own, err);
     for (uint32_t i = 0; i < pub->n_tensors && status == HEFT_OK; i++) {
-        pub->sizes_sent[i] = chosen[i] ? pub->sizes[i] : 0;
+        pub->sizes_sent[i] = pub->is_own[i] ? pub->sizes[i] : 0;
     }
-    heft__free(chosen);
+    for (uint32_t f = 0; f < fleet->n_families && status == HEFT_OK; f++) {
+        status = heft__holders_mark_chosen(&fleet->families[f].from, fleet->number, sent, err);
+        for (uint32_t i = 0; i < pub->n_tensors && status == HEFT_OK; i++) {
+            pub->sizes_sent[i] = sent[i] ? pub->sizes[i] : pub->sizes_sent[i];
+        }
+    }
+    heft__free(sent);
     return status;
 }
 
@@ -160,7 +168,7 @@ static void do_prepare(heft_publisher_t *pub, const heft__order_t *order)
     heft__sha256_init(&sha);
     heft__manifest_hash_meaning(pub->manifest, &sha); /* equal bytes elsewhere are another model */
     for (uint32_t i = 0; i < pub->n_tensors; i++) {
-        heft__sha256_update_u64(&sha, pub->digests[i]);
+        heft__sha256_update_u64(&sha, pub->is_own[i] ? pub->digests[i] : 0);
     }
     heft__sha256_final(&sha, digest);
     heft__report_t *report = heft__member_lock(pub->member);

@@ -30,6 +30,7 @@ struct heft_publisher {
     /* The worker's thread alone. */
     heft__fleet_t fleet;
     int64_t *sizes_sent;    /* of the tensors that are its to send, 0 of the others */
+    bool *is_own;           /* those by which a version is identified; known after preflight */
     uint64_t *digests;      /* of these, as they were prepared */
     uint64_t *again;        /* and as they are after they were sent */
     heft__round_id_t round; /* being sent */

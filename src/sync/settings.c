@@ -24,7 +24,7 @@ typedef struct row {
     ROWS_OF_ACCESS(opts), ROW(opts, job, "job", TEXT), ROW(opts, n_threads, "threads", U32), \
         ROW(opts, deadline_ms, "deadline-ms", U32), ROW(opts, transport, "transport", TEXT), \
         ROW(opts, ucx_devices, "ucx-devices", TEXT), ROW(opts, ucx_lanes, "ucx-lanes", U32), \
-        ROW(opts, ucx_silence_ms, "ucx-silence-ms", U32),                                    \
+        ROW(opts, host, "host", TEXT), ROW(opts, ucx_silence_ms, "ucx-silence-ms", U32),     \
         ROW(opts, ucx_allow_tcp, "ucx-allow-tcp", U8)
 
 typedef heft_coordinator_opts_t coordinator_t;

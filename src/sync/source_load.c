@@ -10,6 +10,10 @@
 void heft__sources_fini(heft__sources_t *sources)
 {
     heft_placement_destroy(sources->placement);
+    for (uint32_t i = 0; i < sources->n_views; i++) {
+        heft_placement_destroy(sources->views[i].placement);
+    }
+    heft__free(sources->views);
     heft_manifest_destroy(sources->whole);
     for (uint32_t r = 0; r < sources->n; r++) {
         if (sources->manifests != NULL) {
@@ -35,9 +39,23 @@ static heft_status_t alloc(heft__sources_t *s, heft_error_t *err)
                : heft__error_nomem(err, s->n * sizeof(heft_manifest_t *));
 }
 
-/* What the manifests say together. */
-static heft_status_t put_together(heft__sources_t *s, heft_error_t *err)
+/* Hosts by number: that of the first source on it. */
+static void number_hosts(const heft__sources_t *s, uint32_t *hosts)
 {
+    for (uint32_t r = 0; r < s->n; r++) {
+        hosts[r] = 0;
+        while (strcmp(s->sources[hosts[r]].host, s->sources[r].host) != 0) {
+            hosts[r]++;
+        }
+    }
+}
+
+/* What the manifests say together. whole_out may be NULL. */
+static heft_status_t put_together(const heft__sources_t *s, const heft_placement_opts_t *opts,
+                                  heft_placement_t **placement_out, heft_manifest_t **whole_out,
+                                  heft_error_t *err)
+{
+    heft_manifest_t *whole = NULL;
     heft_placement_source_t *list = heft__calloc(s->n, sizeof *list);
     char(*labels)[48] = heft__calloc(s->n, sizeof *labels);
     heft_status_t status = list != NULL && labels != NULL
@@ -49,7 +67,12 @@ static heft_status_t put_together(heft__sources_t *s, heft_error_t *err)
         list[r] = (heft_placement_source_t){ .manifest = s->manifests[r], .label = labels[r] };
     }
     if (status == HEFT_OK) {
-        status = heft_placement_from_sources(list, s->n, NULL, &s->placement, &s->whole, NULL, err);
+        status = heft_placement_from_sources(list, s->n, opts, placement_out, &whole, NULL, err);
+    }
+    if (whole_out != NULL) {
+        *whole_out = whole;
+    } else {
+        heft_manifest_destroy(whole);
     }
     heft__free(list);
     heft__free(labels);
@@ -72,6 +95,7 @@ static heft_status_t load(heft__member_t *member, const char *digest, heft__sour
     heft_status_t status = heft__member_get_object(member, digest, &s->text, &n, err);
     if (status == HEFT_OK) {
         status = heft__source_list_decode(s->text, n, &s->sources, &s->n, err);
+        s->has_hosts = status == HEFT_OK && s->sources[0].host[0] != '\0';
     }
     if (status == HEFT_OK) {
         status = alloc(s, err);
@@ -80,7 +104,7 @@ static heft_status_t load(heft__member_t *member, const char *digest, heft__sour
         status = load_manifest(s, r, member, err);
     }
     if (status == HEFT_OK) {
-        status = put_together(s, err);
+        status = put_together(s, NULL, &s->placement, &s->whole, err);
     }
     (void)snprintf(s->digest, sizeof s->digest, "%s", digest);
     return status;
@@ -122,7 +146,7 @@ static heft_status_t init_one(const heft_manifest_t *manifest, heft__sources_t *
     }
     if (status == HEFT_OK) {
         heft__object_digest(s->text, strlen(s->text), s->digest);
-        status = put_together(s, err);
+        status = put_together(s, NULL, &s->placement, &s->whole, err);
     }
     return status;
 }
@@ -138,6 +162,86 @@ heft_status_t heft__sources_init_one(const heft_manifest_t *manifest, heft__sour
     }
     *out = s;
     return HEFT_OK;
+}
+
+/* ---- hosts ---- */
+
+const char *heft__sources_near(const heft__sources_t *s, const char *host)
+{
+    for (uint32_t r = 0; s->has_hosts && r < s->n; r++) {
+        if (strcmp(s->sources[r].host, host) == 0) {
+            return s->sources[r].host;
+        }
+    }
+    return "";
+}
+
+static heft_status_t make_view(const heft__sources_t *s, const char *near_host,
+                               heft_placement_t **placement_out, heft_error_t *err)
+{
+    heft_placement_opts_t opts = HEFT_PLACEMENT_OPTS_INIT;
+    uint32_t *hosts = heft__calloc(s->n, sizeof *hosts);
+    if (hosts == NULL) {
+        return heft__error_nomem(err, s->n * sizeof *hosts);
+    }
+    number_hosts(s, hosts);
+    opts.hosts = hosts;
+    opts.n_hosts = s->n;
+    for (uint32_t r = 0; r < s->n && opts.to_host == 0; r++) {
+        opts.to_host = strcmp(s->sources[r].host, near_host) == 0 ? hosts[r] + 1 : 0;
+    }
+    heft_status_t status = put_together(s, &opts, placement_out, NULL, err);
+    heft__free(hosts);
+    return status;
+}
+
+static heft_status_t add_view(heft__sources_t *s, const char *near_host, heft_error_t *err)
+{
+    heft__view_t *views = heft__calloc((size_t)s->n_views + 1, sizeof *views);
+    if (views == NULL) {
+        return heft__error_nomem(err, (s->n_views + 1) * sizeof *views);
+    }
+    heft_status_t status = make_view(s, near_host, &views[s->n_views].placement, err);
+    if (status != HEFT_OK) {
+        heft__free(views);
+        return status;
+    }
+    (void)snprintf(views[s->n_views].host, sizeof views->host, "%s", near_host);
+    for (uint32_t i = 0; i < s->n_views; i++) {
+        views[i] = s->views[i];
+    }
+    heft__free(s->views);
+    s->views = views;
+    s->n_views++;
+    return HEFT_OK;
+}
+
+heft_status_t heft__sources_toward(heft__sources_t *s, const char *near_host,
+                                   heft__sources_t *view_out, heft_error_t *err)
+{
+    uint32_t i = 0;
+    while (i < s->n_views && strcmp(s->views[i].host, near_host) != 0) {
+        i++;
+    }
+    heft_status_t status = s->has_hosts && i == s->n_views ? add_view(s, near_host, err) : HEFT_OK;
+    if (status == HEFT_OK) {
+        *view_out = *s;
+        view_out->placement = s->has_hosts ? s->views[i].placement : s->placement;
+    }
+    return status;
+}
+
+heft_status_t heft__sources_face(heft__sources_t *s, const char *host, heft_error_t *err)
+{
+    heft_placement_t *placement = NULL;
+    heft_status_t status =
+        s->has_hosts ? make_view(s, heft__sources_near(s, host), &placement, err) : HEFT_OK;
+    if (placement != NULL) {
+        heft_placement_destroy(s->placement);
+        s->placement = placement;
+        (void)snprintf(s->faced, sizeof s->faced, "%s", heft__sources_near(s, host));
+    }
+    return status;
 }
 
 heft_status_t heft__sources_bind(const heft__sources_t *sources, heft__member_t *member,

@@ -4,13 +4,23 @@
  * lists them; loaded, it is the manifest of the whole tensors, which mappings are compiled against,
  * and the placement that turns such a tape into one of what the sources hold.
  *
- * Threads: immutable once loaded.
+ * Where sources are on several hosts, a receiver on one of them gets what is held there from there:
+ * there is a placement for each of these hosts, and one for receivers on none of them. That of the
+ * list itself knows nothing of hosts; by it a version is identified.
+ *
+ * Threads: confined; what was made is immutable.
  */
 #ifndef HEFT_SYNC_SOURCES_H
 #define HEFT_SYNC_SOURCES_H
 
 #include "heft/placement.h"
 #include "sync/member.h"
+
+/* Who sends to receivers on one of the sources' hosts. */
+typedef struct heft__view {
+    char host[HEFT__HOST_SIZE];
+    heft_placement_t *placement;
+} heft__view_t;
 
 typedef struct heft__sources {
     char digest[HEFT__DIGEST_SIZE]; /* of the object; "": none */
@@ -19,8 +29,12 @@ typedef struct heft__sources {
     heft_manifest_t **manifests; /* of each, what it holds */
     heft_manifest_t *whole;      /* of the whole tensors */
     heft_placement_t *placement; /* NULL: one source, which holds every tensor whole */
-    char *text;                  /* the object, and the manifests as they were got: for those */
-    char **texts;                /* that must keep them put */
+    bool has_hosts;              /* it depends on the receiver's host who sends */
+    char faced[HEFT__HOST_SIZE]; /* for whom `placement` is, after heft__sources_face */
+    heft__view_t *views;         /* for others, as they were asked for */
+    uint32_t n_views;
+    char *text;   /* the object, and the manifests as they were got: for those */
+    char **texts; /* that must keep them put */
 } heft__sources_t;
 
 /* A copy of a struct is the same sources; zero-initialised is none, and may be finished. */
@@ -31,6 +45,15 @@ HEFT_MUST_CHECK heft_status_t heft__sources_load(heft__member_t *member, const c
 /* The same of one source, replica 0 and rank 0, that holds this manifest. */
 HEFT_MUST_CHECK heft_status_t heft__sources_init_one(const heft_manifest_t *manifest,
                                                      heft__sources_t *out, heft_error_t *err);
+/* The label of the source's host that this is; "": of none, or it makes no difference. */
+const char *heft__sources_near(const heft__sources_t *sources, const char *host);
+/* These sources with the placement for receivers near this host. It is borrowed from them, and must
+ * not be finished. */
+HEFT_MUST_CHECK heft_status_t heft__sources_toward(heft__sources_t *sources, const char *near_host,
+                                                   heft__sources_t *view_out, heft_error_t *err);
+/* Have that placement for good, and no other. */
+HEFT_MUST_CHECK heft_status_t heft__sources_face(heft__sources_t *sources, const char *host,
+                                                 heft_error_t *err);
 /* Bind to these, and keep everything put that they are made of. */
 HEFT_MUST_CHECK heft_status_t heft__sources_bind(const heft__sources_t *sources,
                                                  heft__member_t *member, heft_error_t *err);

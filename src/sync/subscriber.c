@@ -110,6 +110,7 @@ static heft_status_t create_member(heft_subscriber_t *sub, const heft_subscriber
                                      .replica = opts->replica,
                                      .rank = opts->rank,
                                      .deadline_ms = opts->deadline_ms,
+                                     .host = opts->host,
                                      .n_transports = sub->offer.n,
                                      .transports = sub->offer.names,
                                      .refresh = refresh,

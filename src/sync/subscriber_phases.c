@@ -66,8 +66,7 @@ static void do_preflight(heft_subscriber_t *sub, const heft__order_t *order)
 
 /* ---- stage ---- */
 
-/* Its round is one in which a destination stands in for the sources. */
-static bool is_fed(const heft__order_t *order)
+bool heft__subscriber_is_fed_by(const heft__order_t *order)
 {
     static const char prefix[] = "destination.";
     return order->n_peers > 0 && strncmp(order->peers[0].id, prefix, sizeof prefix - 1) == 0;
@@ -77,7 +76,7 @@ static uint32_t count_senders(const heft_subscriber_t *sub, const heft__order_t 
 {
     const heft__delivery_t delivery = heft__work_delivery(&sub->work);
     uint32_t n = 1;
-    if (!is_fed(order)) {
+    if (!heft__subscriber_is_fed_by(order)) {
         (void)heft__delivery_get_senders(&delivery, &n);
     }
     return n;
@@ -113,7 +112,7 @@ static heft_status_t expect_chunks(heft_subscriber_t *sub, const heft__order_t *
         return HEFT_OK;
     }
     heft_status_t status = expect_feed(sub, err); /* also lets go of the last round's packing */
-    if (status != HEFT_OK || is_fed(order)) {
+    if (status != HEFT_OK || heft__subscriber_is_fed_by(order)) {
         return status;
     }
     const heft__delivery_t delivery = heft__work_delivery(&sub->work);
@@ -152,7 +151,7 @@ static void do_stage(heft_subscriber_t *sub, const heft__order_t *order)
     heft__window_arm(sub->window, (heft__token_t){ .epoch = (uint64_t)order->round.epoch,
                                                    .seq = (uint64_t)order->round.seq });
     sub->stage_until_ns = deadline_of(order, INT64_MAX / 2);
-    sub->is_fed = is_fed(order);
+    sub->is_fed = heft__subscriber_is_fed_by(order);
     heft__report_t *report = heft__member_lock(sub->member);
     sub->is_armed = true;
     sub->failed_mono_ns = 0;

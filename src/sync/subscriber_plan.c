@@ -337,17 +337,30 @@ static heft_status_t prepare_work(heft_subscriber_t *sub, heft__problems_t *prob
                              : status;
 }
 
+/* Where what is sent here was dealt out for: this host; where another destination feeds this one,
+ * the host of that one, because its parameters came by its plan. */
+static const char *host_of_writer(const heft_subscriber_t *sub, const heft__order_t *order)
+{
+    return heft__subscriber_is_fed_by(order) ? order->peers[0].host
+                                             : heft__member_get_host(sub->member);
+}
+
 heft_status_t heft__subscriber_plan(heft_subscriber_t *sub, const heft__order_t *order,
                                     heft__problems_t *problems, bool *moved_out, heft_error_t *err)
 {
     if (order->sources[0] == '\0') {
         return heft__error_set(err, HEFT_ERR_PROTOCOL, "an order of preflight without sources");
     }
-    if (sub->work.plan != NULL && strcmp(sub->work.sources.digest, order->sources) == 0) {
+    const char *host = host_of_writer(sub, order);
+    if (sub->work.plan != NULL && strcmp(sub->work.sources.digest, order->sources) == 0 &&
+        strcmp(sub->work.sources.faced, heft__sources_near(&sub->work.sources, host)) == 0) {
         return heft__subscriber_provide_staging(sub, &sub->work.layout, moved_out, err);
     }
     heft__work_t work = { .plan = NULL };
     heft_status_t status = heft__sources_load(sub->member, order->sources, &work.sources, err);
+    if (status == HEFT_OK) {
+        status = heft__sources_face(&work.sources, host, err);
+    }
     if (status == HEFT_OK) {
         status = prepare_work(sub, problems, &work, moved_out, err);
     }

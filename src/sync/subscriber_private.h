@@ -198,6 +198,8 @@ HEFT_MUST_CHECK heft_status_t heft__subscriber_receive(heft_subscriber_t *sub,
 
 /* ---- late join: this one stands in for a source (subscriber_feed.c) ---- */
 
+/* The round of this order is one in which a destination stands in for the sources. */
+bool heft__subscriber_is_fed_by(const heft__order_t *order);
 /* The order is one of a round in which it sends. */
 bool heft__subscriber_is_feeder(const heft_subscriber_t *sub, const heft__order_t *order);
 /* What is live is what the source's bytes made of it: nothing that the engine's loader wrote, and

@@ -220,6 +220,11 @@ heft_status_t heft__problems_add(heft__problems_t *problems, heft__problem_kind_
 
 /* ---- register ---- */
 
+#define HEFT__HOST_SIZE 33
+
+/* The label of a host that goes by this name; NULL: of the one that this process is on. */
+void heft__host_label(const char *name, char out[HEFT__HOST_SIZE]);
+
 typedef struct heft__register {
     heft__role_t role;
     char job[HEFT__JOB_SIZE];
@@ -229,6 +234,7 @@ typedef struct heft__register {
     int64_t epoch;                    /* highest seen; 0: none */
     bool in_place;                    /* mode: receives inside the flip; else staged */
     char process[HEFT__PROCESS_SIZE]; /* for messages; "": it does not say */
+    char host[HEFT__HOST_SIZE];       /* a label: members of one host have one; "": not known */
     uint32_t n_transports;
     char transports[HEFT__MAX_TRANSPORTS][HEFT__TRANSPORT_SIZE];
 } heft__register_t;
@@ -352,6 +358,7 @@ typedef struct heft__peer {
     char manifest[HEFT__DIGEST_SIZE];
     char contract[HEFT__DIGEST_SIZE]; /* "" for a source */
     char endpoint[HEFT__DIGEST_SIZE]; /* "" for a source */
+    char host[HEFT__HOST_SIZE];       /* "": not known */
 } heft__peer_t;
 
 typedef struct heft__order {
@@ -389,6 +396,7 @@ typedef struct heft__source {
     uint32_t replica;
     uint32_t rank;
     char manifest[HEFT__DIGEST_SIZE];
+    char host[HEFT__HOST_SIZE]; /* "": not known, or all are on one */
 } heft__source_t;
 
 /* {"format": 1, "sources": [...]}, one text for one list. Sources are strictly ascending by

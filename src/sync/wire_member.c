@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "sync/wire_json.h"
+#include "transport/transport.h"
 
 /* A register message with what is fixed in this version of the format. */
 typedef struct register_message {
@@ -26,6 +27,7 @@ static const heft__field_t register_fields[] = {
     { "incarnation", HEFT__FIELD_HEX, true, AT(reg.incarnation), 0, 32, NULL },
     { "epoch", HEFT__FIELD_INT, true, AT(reg.epoch), 0, HEFT__WIRE_MAX_INT - 1, NULL },
     { "process", HEFT__FIELD_TEXT, false, AT(reg.process), 1, HEFT__PROCESS_SIZE, NULL },
+    { "host", HEFT__FIELD_HEX, false, AT(reg.host), 0, 32, NULL },
     { "mode", HEFT__FIELD_TEXT, true, AT(mode), 1, sizeof(((register_message_t *)0)->mode), NULL },
     { "transports", HEFT__FIELD_LIST, true, 0, 0, 0, NULL },
     HEFT__FIELD_END
@@ -42,6 +44,20 @@ void heft__process_name(char out[HEFT__PROCESS_SIZE])
     for (char *c = out; *c != '\0'; c++) {
         *c = *c > ' ' && *c < 0x7f ? *c : '?';
     }
+}
+
+void heft__host_label(const char *name, char out[HEFT__HOST_SIZE])
+{
+    heft__sha256_t sha;
+    uint8_t digest[32];
+    if (name == NULL || name[0] == '\0') {
+        heft__transport_host_label(out);
+        return;
+    }
+    heft__sha256_init(&sha);
+    heft__sha256_update_text(&sha, name);
+    heft__sha256_final(&sha, digest);
+    heft__hex(digest, 16, out);
 }
 
 const char *heft__process_text(const heft__register_t *reg)

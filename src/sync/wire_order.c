@@ -40,6 +40,7 @@ static const heft__field_t peer_fields[] = {
     { "manifest", HEFT__FIELD_HEX, true, AT(manifest), 0, 64, NULL },
     { "contract", HEFT__FIELD_HEX, false, AT(contract), 0, 64, NULL },
     { "endpoint", HEFT__FIELD_HEX, false, AT(endpoint), 0, 64, NULL },
+    { "host", HEFT__FIELD_HEX, false, AT(host), 0, 32, NULL },
     HEFT__FIELD_END
 };
 #undef AT

@@ -13,6 +13,7 @@ static const heft__field_t source_fields[] = {
     { "replica", HEFT__FIELD_U32, true, AT(replica), 0, INT32_MAX, NULL },
     { "rank", HEFT__FIELD_U32, true, AT(rank), 0, INT32_MAX, NULL },
     { "manifest", HEFT__FIELD_HEX, true, AT(manifest), 0, 64, NULL },
+    { "host", HEFT__FIELD_HEX, false, AT(host), 0, 32, NULL },
     HEFT__FIELD_END
 };
 #undef AT
@@ -29,8 +30,12 @@ static bool is_before(const heft__source_t *a, const heft__source_t *b)
 /* jansson leaves out what is 0 where a table says optional; these are not. */
 static json_t *source_json(const heft__source_t *source)
 {
-    return json_pack("{s:I,s:I,s:s}", "replica", (json_int_t)source->replica, "rank",
-                     (json_int_t)source->rank, "manifest", source->manifest);
+    return source->host[0] == '\0'
+               ? json_pack("{s:I,s:I,s:s}", "replica", (json_int_t)source->replica, "rank",
+                           (json_int_t)source->rank, "manifest", source->manifest)
+               : json_pack("{s:I,s:I,s:s,s:s}", "replica", (json_int_t)source->replica, "rank",
+                           (json_int_t)source->rank, "manifest", source->manifest, "host",
+                           source->host);
 }
 
 heft_status_t heft__source_list_encode(const heft__source_t *sources, uint32_t n, char **text_out,
@@ -64,6 +69,12 @@ static heft_status_t read_sources(json_t *list, heft__source_t *sources, heft_er
         heft_status_t status = heft__json_read(item, source_fields, "sources", &sources[i], err);
         if (status != HEFT_OK) {
             return status;
+        }
+        if ((sources[i].host[0] == '\0') != (sources[0].host[0] == '\0')) {
+            return heft__error_set(err, HEFT_ERR_FORMAT,
+                                   "sources: some have a host, and replica %u rank %u %s",
+                                   (unsigned)sources[i].replica, (unsigned)sources[i].rank,
+                                   sources[i].host[0] == '\0' ? "has none" : "has one");
         }
         if (i > 0 && !is_before(&sources[i - 1], &sources[i])) {
             return heft__error_set(err, HEFT_ERR_FORMAT,

@@ -10,6 +10,8 @@
 
 #include <jansson.h>
 
+#include "transport/transport.h"
+
 static uint64_t inode_of(const char *path)
 {
     struct stat sb;
@@ -49,6 +51,23 @@ bool heft__host_identity_is_same(const heft__host_identity_t *a, const heft__hos
 {
     return heft__host_identity_has_sockets(a, b) && a->ipc != 0 && a->ipc == b->ipc &&
            a->shm != 0 && a->shm == b->shm;
+}
+
+void heft__transport_host_label(char out[33])
+{
+    heft__host_identity_t host;
+    heft__sha256_t sha;
+    uint8_t digest[32];
+    heft__host_identity_read(&host);
+    out[0] = '\0';
+    if (host.boot[0] == '\0' || host.net == 0) {
+        return;
+    }
+    heft__sha256_init(&sha);
+    heft__sha256_update_text(&sha, host.boot);
+    heft__sha256_update_u64(&sha, host.net);
+    heft__sha256_final(&sha, digest);
+    heft__hex(digest, 16, out);
 }
 
 void heft__host_identity_encode(const heft__host_identity_t *host, heft__text_t *text)

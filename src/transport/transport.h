@@ -342,6 +342,10 @@ HEFT_MUST_CHECK heft_status_t heft__pair_create(heft__ucx_t *ucx, heft__pair_t *
 void heft__pair_destroy(heft__pair_t *pair);
 heft__transport_t *heft__pair_get_transport(heft__pair_t *pair);
 
+/* The label of this host: 32 hexadecimal digits, the same for all processes on the same start of a
+ * kernel and in one network namespace; "": it cannot be told. */
+void heft__transport_host_label(char out[33]);
+
 /*
  * Which of the n transports offered here attaches to an endpoint, and with which text (the
  * caller's, heft__free). Of an endpoint with several, the first that is offered and can reach it

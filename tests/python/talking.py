@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import queue
 import subprocess
@@ -15,11 +16,12 @@ DEADLINE_S = 60
 class Talking:
     """A Python program of this folder in a process of its own, and the lines it says."""
 
-    def __init__(self, program: str, *words: object) -> None:
+    def __init__(self, program: str, *words: object, **env: str) -> None:
         path = pathlib.Path(__file__).with_name(program)
         pipe = subprocess.PIPE
         command = [sys.executable, str(path), *map(str, words)]
-        self.child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        environ = {**os.environ, **env}
+        self.child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environ)
         self.pid = self.child.pid
         self.lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()

@@ -36,20 +36,26 @@ static int tear_down(void **state)
     return 0;
 }
 
-/* Rows [begin, end) of w, which has 10 of 4. */
-static heft_manifest_t *rows(int64_t begin, int64_t end)
+/* Copy `replica` of rows [begin, end) of w, which has 10 of 4. */
+static heft_manifest_t *rows_of_copy(int64_t begin, int64_t end, uint32_t replica)
 {
     heft_error_t err = HEFT_ERROR_INIT;
     heft_manifest_t *manifest = NULL;
     const heft_shape_t shape = { .rank = 2, .extent = { end - begin, 4 } };
     const heft_part_t part = { .tensor = "w",
                                .shape = { .rank = 2, .extent = { 10, 4 } },
-                               .begin = { begin } };
+                               .begin = { begin },
+                               .replica = replica };
     EXPECT_STATUS(heft_manifest_create("source", &manifest, &err), HEFT_OK);
     EXPECT_STATUS(heft_manifest_add(manifest, "w.own", HEFT_DTYPE_F32, &shape, &err), HEFT_OK);
     EXPECT_STATUS(heft_manifest_set_part(manifest, "w.own", &part, &err), HEFT_OK);
     EXPECT_STATUS(heft_manifest_finish(manifest, &err), HEFT_OK);
     return manifest;
+}
+
+static heft_manifest_t *rows(int64_t begin, int64_t end)
+{
+    return rows_of_copy(begin, end, 0);
 }
 
 static void put_manifest(const env_t *e, heft_manifest_t *manifest, heft__source_t *source)
@@ -105,6 +111,59 @@ static void two_halves_are_one_model(void **state)
     }
     heft__sources_fini(&sources);
     heft__sources_fini(&sources); /* nothing is left */
+}
+
+/* Who sends row r. */
+static uint32_t sender_of(const heft__sources_t *sources, int64_t row)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_shard_t cut;
+    for (uint32_t i = 0; i < heft_placement_get_n_cuts(sources->placement); i++) {
+        EXPECT_STATUS(heft_placement_query_cut(sources->placement, i, &cut, &err), HEFT_OK);
+        if (row >= cut.begin[0] && row < cut.end[0]) {
+            return cut.rank;
+        }
+    }
+    return UINT32_MAX;
+}
+
+static void a_receiver_is_served_from_its_own_host(void **state)
+{
+    const env_t *e = *state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft__source_t list[] = { { .rank = 0 }, { .rank = 1 } };
+    char hosts[3][HEFT__HOST_SIZE];
+    char digest[HEFT__DIGEST_SIZE];
+    heft__sources_t sources = { .n = 0 };
+    heft__sources_t view;
+    for (size_t i = 0; i < 3; i++) {
+        static const char *const names[] = { "a", "b", "c" };
+        heft__host_label(names[i], hosts[i]);
+        if (i < 2) {
+            memcpy(list[i].host, hosts[i], sizeof list[i].host);
+            put_manifest(e, rows_of_copy(0, 10, (uint32_t)i), &list[i]);
+        }
+    }
+    put_list(e, list, 2, digest);
+    EXPECT_STATUS(heft__sources_load(e->member, digest, &sources, &err), HEFT_OK);
+    assert_true(sources.has_hosts);
+    assert_string_equal(heft__sources_near(&sources, hosts[1]), hosts[1]);
+    assert_string_equal(heft__sources_near(&sources, hosts[2]), "");
+    for (uint32_t i = 0; i < 2; i++) {
+        EXPECT_STATUS(heft__sources_toward(&sources, hosts[i], &view, &err), HEFT_OK);
+        assert_int_equal(sender_of(&view, 0), i);
+        assert_int_equal(sender_of(&view, 9), i);
+    }
+    EXPECT_STATUS(heft__sources_toward(&sources, hosts[0], &view, &err), HEFT_OK);
+    assert_int_equal(sources.n_views, 2); /* made once */
+    EXPECT_STATUS(heft__sources_face(&sources, hosts[1], &err), HEFT_OK);
+    assert_int_equal(sender_of(&sources, 0), 1);
+    assert_string_equal(sources.faced, hosts[1]);
+    heft__sources_fini(&sources);
+    list[1].host[0] = '\0';
+    put_list(e, list, 2, digest);
+    EXPECT_STATUS(heft__sources_load(e->member, digest, &sources, &err), HEFT_ERR_FORMAT);
+    EXPECT_MESSAGE("replica 0 rank 1 has none");
 }
 
 static void what_does_not_fit_is_refused(void **state)
@@ -165,6 +224,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(two_halves_are_one_model, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_receiver_is_served_from_its_own_host, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_does_not_fit_is_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(one_source_reads_as_ever, set_up, tear_down),
     };
