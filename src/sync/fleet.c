@@ -322,6 +322,17 @@ static heft_status_t make_anew(heft__fleet_t *fleet, heft__fleet_t *old, const h
     return status == HEFT_OK ? attach_links(fleet, old, deadline_mono_ns, problems, err) : status;
 }
 
+/* What a change of the fleet has cost here: all else is as it was. */
+static void tell_work(const heft__fleet_t *fleet, const heft__fleet_t *old)
+{
+    const uint64_t planned = fleet->n_compiled - old->n_compiled;
+    const uint64_t attached = fleet->n_attached - old->n_attached;
+    heft__log(HEFT_LOG_INFO, "publisher",
+              "%u destinations: %llu of %u layouts planned, %llu connections made",
+              (unsigned)fleet->n_links, (unsigned long long)planned, (unsigned)fleet->n_families,
+              (unsigned long long)attached);
+}
+
 heft_status_t heft__fleet_set(heft__fleet_t *fleet, const char *sources, const heft__peer_t *peers,
                               uint32_t n_peers, int64_t deadline_mono_ns,
                               heft__problems_t *problems, heft_error_t *err)
@@ -346,6 +357,9 @@ heft_status_t heft__fleet_set(heft__fleet_t *fleet, const char *sources, const h
     fleet->stage_key[0] = '\0';
     if (status == HEFT_OK) {
         status = make_anew(fleet, &old, peers, n_peers, deadline_mono_ns, problems, err);
+    }
+    if (status == HEFT_OK) {
+        tell_work(fleet, &old);
     }
     clear(&old);
     if (status == HEFT_OK) {
