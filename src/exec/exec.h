@@ -128,6 +128,16 @@ heft_status_t heft__exec_build_pieces(const heft_plan_t *plan, const heft_exec_t
                                       uint32_t param, const heft_piece_t *pieces, uint64_t n_pieces,
                                       heft__pool_t *pool, heft__progress_t *progress,
                                       heft_exec_t **exec_out, heft_error_t *err);
+/* Called by any thread of a run, once for each parameter that the run writes, when all of it is
+ * written; checks of the plan come later. It must not wait long, and allocates nothing. */
+typedef void (*heft__exec_param_fn_t)(void *arg, uint32_t rank_index, uint32_t param);
+/* Once fn has been set: which unit of a run is the last to write a parameter. Units are begun in
+ * order. False: the run does not write it. */
+bool heft__exec_find_last_unit(const heft_exec_t *exec, uint32_t rank_index, uint32_t param,
+                               uint64_t *unit_out);
+/* fn NULL: nobody is told any more. Allocates when it is first called. */
+HEFT_MUST_CHECK heft_status_t heft__exec_set_on_param(heft_exec_t *exec, heft__exec_param_fn_t fn,
+                                                      void *arg, heft_error_t *err);
 /* A bound on the pages that a run over mapped files touches between two calls of `between`, which
  * drops them. One unit of work is always done at once. */
 typedef struct heft__exec_window {

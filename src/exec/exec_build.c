@@ -95,6 +95,8 @@ static heft_status_t add_job(heft_exec_t *exec, const heft__bound_piece_t *bound
         info->acc = exec->target_acc[t] + param;
         entry->job.param_bytes = param_bytes;
     }
+    info->target = t;
+    info->param = param;
     info->n_srcs = bound->n_srcs;
     info->order_source = bound->source[bound->primary];
     for (uint32_t s = 0; s < bound->n_srcs; s++) {
@@ -163,7 +165,9 @@ static heft_status_t add_known(const param_t *param, const heft_piece_t *piece, 
                                     .dtype = param->info.dtype,
                                     .dst = exec->targets[t].params[param->index],
                                     .param_bytes = param->info.n_bytes,
-                                    .acc = HEFT__NO_ACC };
+                                    .acc = HEFT__NO_ACC,
+                                    .target = t,
+                                    .param = param->index };
         if (is_digester(exec, t)) {
             copy.acc = exec->target_acc[t] + param->index;
         }
@@ -531,6 +535,7 @@ void heft_exec_destroy(heft_exec_t *exec)
     }
     heft__pool_destroy(exec->own_pool);
     heft__known_fini(exec);
+    heft__exec_whole_fini(exec);
     heft__checks_destroy(exec->checks);
     heft__free(exec->entries);
     heft__free(exec->jobs);

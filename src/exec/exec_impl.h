@@ -15,6 +15,8 @@ typedef struct heft__job_info {
     uint32_t source[HEFT_MAX_SOURCES];
     int64_t src_offset[HEFT_MAX_SOURCES];
     size_t acc; /* its digest's accumulator, or HEFT__NO_ACC */
+    uint32_t target;
+    uint32_t param;
     int64_t bytes;
     bool is_fill;
     int64_t src_begin; /* bytes read of order_source */
@@ -40,6 +42,8 @@ typedef struct heft__known_copy {
     uint8_t *dst;
     int64_t param_bytes;
     size_t acc;
+    uint32_t target;
+    uint32_t param;
 } heft__known_copy_t;
 
 /* A kernel of one rank, run in units: some rows of blocks each. */
@@ -105,6 +109,13 @@ struct heft_exec {
     int64_t plan_bytes; /* of all ranks of the plan */
     _Atomic uint64_t *acc;
     size_t n_acc;
+    heft__exec_param_fn_t on_param; /* NULL: nobody asks; what follows may then be NULL too */
+    void *on_param_arg;
+    size_t *slots;      /* of each target: where its rank's parameters begin in the others */
+    uint64_t *units_of; /* of each parameter: how many units write it, for each of its targets */
+    uint64_t *last_of;  /* and which is the last one */
+    _Atomic uint64_t *left; /* of these, in this run */
+    size_t n_slots;
     uint64_t *scratch; /* n_threads times max_batch_jobs */
     size_t max_batch_jobs;
     heft__exec_window_t window; /* between is NULL: none */
@@ -137,6 +148,14 @@ bool heft__known_layout(const heft__known_job_t *job, heft__known_layout_t *layo
 /* Run unit `unit` in the memory of this thread; *bytes_out are the bytes written. */
 heft_status_t heft__known_run_unit(heft_exec_t *exec, uint64_t unit, uint32_t thread,
                                    int64_t *bytes_out, heft_error_t *err);
+/* ---- which parameters are whole (exec_whole.c) ---- */
+
+void heft__exec_whole_fini(heft_exec_t *exec);
+void heft__exec_whole_begin(heft_exec_t *exec);
+/* A part of this batch, or a unit of this kernel, has been written. */
+void heft__exec_whole_note(heft_exec_t *exec, const heft__batch_t *batch);
+void heft__exec_whole_note_known(heft_exec_t *exec, const heft__known_job_t *job);
+
 /* The batch of a unit, counted behind those of known kernels. */
 const heft__batch_t *heft__exec_find_batch(const heft_exec_t *exec, uint64_t unit);
 /* Where the window that begins with this unit (of all) ends. */

@@ -426,5 +426,8 @@ heft_status_t heft__known_run_unit(heft_exec_t *exec, uint64_t index, uint32_t t
         status = quantise(&unit, err);
     }
     *bytes_out = unit.bytes;
+    if (status == HEFT_OK) {
+        heft__exec_whole_note_known(exec, job);
+    }
     return status;
 }

@@ -85,6 +85,7 @@ static int64_t run_unit(heft_exec_t *exec, uint64_t unit, uint32_t thread)
     } else {
         run_batch_part(exec, batch, part, thread);
     }
+    heft__exec_whole_note(exec, batch);
     return share(batch->bytes, part + 1, batch->n_parts) -
            share(batch->bytes, part, batch->n_parts);
 }
@@ -192,6 +193,7 @@ heft_status_t heft_exec_run(heft_exec_t *exec, const void *const *sources, heft_
     for (size_t i = 0; i < exec->n_acc; i++) {
         atomic_store_explicit(&exec->acc[i], 0, memory_order_relaxed);
     }
+    heft__exec_whole_begin(exec);
     atomic_store_explicit(&exec->done_bytes, 0, memory_order_relaxed);
     atomic_store_explicit(&exec->cancel, false, memory_order_relaxed);
     if (exec->progress == &exec->own_progress) {

@@ -252,16 +252,12 @@ static const char *name_of(const void *arg, uint32_t route)
     return heft__delivery_get_name(&packing->delivery, entry);
 }
 
-static heft_status_t alloc_routes(heft__packing_t *packing, bool needs_scratch, heft_error_t *err)
+static heft_status_t alloc_routes(heft__packing_t *packing, heft_error_t *err)
 {
     const size_t n = (size_t)packing->n_entries + packing->n_packed;
     packing->routes = heft__calloc(n + 1, sizeof *packing->routes);
     packing->packed = heft__calloc((size_t)packing->n_packed + 1, sizeof *packing->packed);
-    const bool wants_scratch = needs_scratch && packing->n_packed > 0;
-    packing->expect.scratch =
-        wants_scratch ? heft__malloc(HEFT__CHUNKS_UNDER_WAY * HEFT__CHUNK_BYTES) : NULL;
-    return packing->routes != NULL && packing->packed != NULL &&
-                   (!wants_scratch || packing->expect.scratch != NULL)
+    return packing->routes != NULL && packing->packed != NULL
                ? HEFT_OK
                : heft__error_nomem(err, n * sizeof *packing->routes);
 }
@@ -285,7 +281,7 @@ heft_status_t heft__packing_init(const heft__delivery_t *d, uint32_t first, uint
                               .first = first,
                               .n_entries = end - first,
                               .n_packed = count_packed(d, first, end) };
-    heft_status_t status = alloc_routes(out, sender != UINT32_MAX, err);
+    heft_status_t status = alloc_routes(out, err);
     for (uint32_t e = first; e < end && status == HEFT_OK; e++) {
         status = add_entry(out, e, sender, &next, err);
     }
@@ -313,21 +309,60 @@ void heft__packing_fini(heft__packing_t *packing)
     for (uint32_t i = 0; packing->packed != NULL && i < packing->n_packed; i++) {
         heft_route_regions_free(packing->packed[i].regions);
     }
-    heft__free(packing->expect.scratch);
     heft__free(packing->packed);
     heft__free(packing->routes);
     *packing = (heft__packing_t){ .n_entries = 0 };
 }
 
-/* All of the route is this sender's. */
-static bool is_sent_by(const heft__packing_t *packing, uint32_t route, uint32_t sender)
+/* All of the entry is this sender's. */
+static bool is_sent_by(const heft__packing_t *packing, uint32_t entry, uint32_t sender)
 {
-    uint32_t n = 1;
-    const uint32_t *senders =
-        route < packing->n_entries
-            ? heft__delivery_get_entry_senders(&packing->delivery, packing->first + route, &n)
-            : &packed_of(packing, route)->sender;
+    uint32_t n = 0;
+    const uint32_t *senders = heft__delivery_get_entry_senders(&packing->delivery, entry, &n);
     return n == 1 && senders[0] == sender;
+}
+
+/* The first of the packed routes of an entry, or where it would be: they go by entry. */
+static uint32_t find_packed(const heft__packing_t *packing, uint32_t entry)
+{
+    uint32_t low = 0;
+    uint32_t high = packing->n_packed;
+    while (low < high) {
+        const uint32_t mid = low + (high - low) / 2;
+        if (packing->packed[mid].entry < entry) {
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    return low;
+}
+
+heft_status_t heft__packing_make_scratch(const heft__packing_t *packing, uint8_t **scratch_out,
+                                         heft_error_t *err)
+{
+    const size_t bytes = (size_t)HEFT__CHUNKS_UNDER_WAY * HEFT__CHUNK_BYTES;
+    uint8_t *scratch = packing->n_packed > 0 ? heft__malloc(bytes) : NULL;
+    if (packing->n_packed > 0 && scratch == NULL) {
+        return heft__error_nomem(err, bytes);
+    }
+    *scratch_out = scratch;
+    return HEFT_OK;
+}
+
+heft_status_t heft__packing_send_entry(const heft__packing_t *packing, uint32_t sender,
+                                       uint32_t entry, heft__chunk_tx_t *tx, heft_error_t *err)
+{
+    heft_status_t status = is_sent_by(packing, entry, sender)
+                               ? heft__chunk_tx_send(tx, entry - packing->first, err)
+                               : HEFT_OK;
+    for (uint32_t p = find_packed(packing, entry);
+         status == HEFT_OK && p < packing->n_packed && packing->packed[p].entry == entry; p++) {
+        if (packing->packed[p].sender == sender) {
+            status = heft__chunk_tx_send(tx, packing->n_entries + p, err);
+        }
+    }
+    return status;
 }
 
 heft_status_t heft__packing_send(const heft__packing_t *packing, uint32_t sender,
@@ -337,15 +372,18 @@ heft_status_t heft__packing_send(const heft__packing_t *packing, uint32_t sender
                                  heft__chunk_counts_t *counts, heft_error_t *err)
 {
     heft__chunk_tx_t tx;
-    heft_status_t status = HEFT_OK;
-    heft__chunk_tx_init(&tx, remote, &packing->expect, token, base, deadline_mono_ns, on_chunk,
-                        arg);
-    for (uint32_t i = 0; i < packing->expect.n_routes && status == HEFT_OK; i++) {
-        if (is_sent_by(packing, i, sender)) {
-            status = heft__chunk_tx_send(&tx, i, err);
-        }
+    uint8_t *scratch = NULL;
+    heft_status_t status = heft__packing_make_scratch(packing, &scratch, err);
+    if (status != HEFT_OK) {
+        return status;
+    }
+    heft__chunk_tx_init(&tx, remote, &packing->expect, token, base, scratch, deadline_mono_ns,
+                        on_chunk, arg);
+    for (uint32_t i = 0; i < packing->n_entries && status == HEFT_OK; i++) {
+        status = heft__packing_send_entry(packing, sender, packing->first + i, &tx, err);
     }
     status = heft__chunk_tx_finish(&tx, status, err);
+    heft__free(scratch);
     counts->chunks += tx.counts.chunks;
     counts->resent += tx.counts.resent;
     return status;

@@ -64,6 +64,14 @@ HEFT_MUST_CHECK heft_status_t heft__packing_init(const heft__delivery_t *d, uint
                                                  heft__packing_t *out, heft_error_t *err);
 /* Zero-initialised is fine. */
 void heft__packing_fini(heft__packing_t *packing);
+/* What a heft__chunk_tx_t needs to send packed routes, the caller's (heft__free); NULL where there
+ * are none. */
+HEFT_MUST_CHECK heft_status_t heft__packing_make_scratch(const heft__packing_t *packing,
+                                                         uint8_t **scratch_out, heft_error_t *err);
+/* What `sender` sends of one entry; tx was made for the packing's expectation. */
+HEFT_MUST_CHECK heft_status_t heft__packing_send_entry(const heft__packing_t *packing,
+                                                       uint32_t sender, uint32_t entry,
+                                                       heft__chunk_tx_t *tx, heft_error_t *err);
 /* Everything that `sender` sends of it; base holds the entries as they will lie in the window. As
  * heft__chunk_send. */
 HEFT_MUST_CHECK heft_status_t

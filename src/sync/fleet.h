@@ -41,7 +41,8 @@ typedef struct heft__family {
     heft__reads_t *input_reads;
     heft__staging_t *layouts;
     heft__delivery_t *deliveries; /* views of routes, inputs and layouts */
-    uint64_t **digests;           /* of the layout's entries: this source's shares, by a run */
+    heft__packing_t *packings; /* for receivers that need chunks; made when one is first sent to */
+    uint64_t **digests;        /* of the layout's entries: this source's shares, by a run */
     uint8_t **bounces; /* NULL, or where bytes are gathered for receivers we cannot address */
     heft_exec_t **input_execs; /* for the targets of the last stage; NULL: it sends no inputs */
     heft_exec_t *exec;
@@ -131,6 +132,11 @@ void heft__fleet_bind(heft__fleet_t *fleet, const void *const *data);
 
 /* Where the bytes of a rank are gathered for receivers that need puts. */
 uint8_t *heft__fleet_get_bounce(const heft__family_t *family, uint32_t rank);
+/* What this source sends a rank in chunks; kept with the family. */
+HEFT_MUST_CHECK heft_status_t heft__fleet_get_packing(heft__fleet_t *fleet,
+                                                      const heft__link_t *link,
+                                                      const heft__packing_t **packing_out,
+                                                      heft_error_t *err);
 /* ---- between fleet.c and fleet_plan.c ---- */
 
 void heft__family_fini(heft__family_t *family);

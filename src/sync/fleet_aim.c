@@ -40,6 +40,23 @@ uint8_t *heft__fleet_get_bounce(const heft__family_t *family, uint32_t rank)
     return align_bounce(family->bounces[rank]);
 }
 
+heft_status_t heft__fleet_get_packing(heft__fleet_t *fleet, const heft__link_t *link,
+                                      const heft__packing_t **packing_out, heft_error_t *err)
+{
+    heft__family_t *family = &fleet->families[link->family];
+    heft__packing_t *packing = &family->packings[link->rank];
+    heft_status_t status = HEFT_OK;
+    if (packing->routes == NULL) {
+        status =
+            heft__packing_init(&family->deliveries[link->rank], 0,
+                               family->layouts[link->rank].n_entries, fleet->number, packing, err);
+    }
+    if (status == HEFT_OK) {
+        *packing_out = packing;
+    }
+    return status;
+}
+
 /* A target at base; digests only once for each rank: replicas get the same bytes. */
 static heft_status_t add_target(heft__family_t *family, uint32_t rank, uint8_t *base,
                                 bool with_digests, heft_error_t *err)

@@ -34,6 +34,9 @@ static void rank_fini(heft__family_t *family, uint32_t r)
     if (family->layouts != NULL) {
         heft__staging_fini(&family->layouts[r]);
     }
+    if (family->packings != NULL) {
+        heft__packing_fini(&family->packings[r]);
+    }
     if (family->digests != NULL) {
         heft__free(family->digests[r]);
     }
@@ -56,6 +59,7 @@ void heft__family_fini(heft__family_t *family)
     heft__free(family->input_execs);
     heft__free(family->layouts);
     heft__free(family->deliveries);
+    heft__free(family->packings);
     heft__free(family->digests);
     heft__free(family->bounces);
     heft_plan_destroy(family->plan);
@@ -347,11 +351,12 @@ static heft_status_t alloc_ranks(heft__family_t *family, heft_error_t *err)
     family->input_execs = heft__calloc(n, sizeof(heft_exec_t *));
     family->layouts = heft__calloc(n, sizeof *family->layouts);
     family->deliveries = heft__calloc(n, sizeof *family->deliveries);
+    family->packings = heft__calloc(n, sizeof *family->packings);
     family->digests = heft__calloc(n, sizeof *family->digests);
     family->bounces = heft__calloc(n, sizeof *family->bounces);
     return family->inputs != NULL && family->input_reads != NULL && family->input_execs != NULL &&
                    family->layouts != NULL && family->deliveries != NULL &&
-                   family->digests != NULL && family->bounces != NULL
+                   family->packings != NULL && family->digests != NULL && family->bounces != NULL
                ? HEFT_OK
                : heft__error_nomem(err, n * sizeof *family->layouts);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a source does in each phase. Sending is one run of the compiled plan for each family,
- * straight into the staging memory of all destinations; it stops between pieces when a receiver is
+ * straight into the staging memory of all destinations, or into a buffer from which chunks follow
+ * it (publisher_stream.c); it stops between pieces when a receiver is
  * lost or the round is called off. Once a run has returned, no thread of it writes any more, so a
  * transfer that failed has always stopped. Only a put whose completion is not known leaves an
  * unknown.
@@ -181,7 +182,7 @@ static void do_prepare(heft_publisher_t *pub, const heft__order_t *order)
 /* ---- stage ---- */
 
 /* HEFT_OK while it makes sense to go on. */
-static heft_status_t look_around(heft_publisher_t *pub, heft_error_t *err)
+heft_status_t heft__publisher_look_around(heft_publisher_t *pub, heft_error_t *err)
 {
     for (uint32_t i = 0; i < pub->fleet.n_links; i++) {
         heft__link_t *link = &pub->fleet.links[i];
@@ -222,7 +223,7 @@ int heft__publisher_on_progress(void *arg, int64_t done_bytes, int64_t total_byt
         int64_t now = heft__clock_mono_ns();
         if (now - pub->checked_mono_ns >= check_ns) {
             pub->checked_mono_ns = now;
-            if (look_around(pub, &pub->stopped) != HEFT_OK) {
+            if (heft__publisher_look_around(pub, &pub->stopped) != HEFT_OK) {
                 return 1;
             }
         }
@@ -312,65 +313,6 @@ static heft_status_t run_families(heft_publisher_t *pub, heft_error_t *err)
     return status;
 }
 
-static heft_status_t before_chunk(void *arg, heft_error_t *err)
-{
-    return look_around(arg, err);
-}
-
-/* Send what this source has for one rank, entry by entry, in chunks. */
-static heft_status_t put_link(heft_publisher_t *pub, heft__link_t *link, heft__token_t token,
-                              int64_t deadline, heft__chunk_counts_t *counts, heft_error_t *err)
-{
-    const heft__family_t *family = &pub->fleet.families[link->family];
-    const uint32_t number = pub->fleet.number;
-    heft__packing_t packing;
-    heft_status_t status =
-        heft__packing_init(&family->deliveries[link->rank], 0,
-                           family->layouts[link->rank].n_entries, number, &packing, err);
-    if (status == HEFT_OK) {
-        status = heft__packing_send(&packing, number, link->remote, token,
-                                    heft__fleet_get_bounce(family, link->rank), deadline,
-                                    before_chunk, pub, counts, err);
-        heft__packing_fini(&packing);
-    }
-    if (status != HEFT_OK) {
-        pub->blame.peer = link->id;
-    }
-    return status;
-}
-
-static heft_status_t put_links(heft_publisher_t *pub, const heft__order_t *order,
-                               heft__chunk_counts_t *counts, heft_error_t *err)
-{
-    heft__token_t token = { .epoch = (uint64_t)order->round.epoch,
-                            .seq = (uint64_t)order->round.seq };
-    heft_status_t first = HEFT_OK;
-    int64_t deadline = deadline_of(pub, order);
-    for (uint32_t i = 0; i < pub->fleet.n_links; i++) {
-        heft__link_t *link = &pub->fleet.links[i];
-        if (!link->is_staged || link->remote->ptr != NULL) {
-            continue;
-        }
-        heft_error_t why = HEFT_ERROR_INIT;
-        heft_status_t status = first == HEFT_OK ? put_link(pub, link, token, deadline, counts, &why)
-                                                : HEFT_ERR_CANCELED;
-        /* Also after a failure: what was issued must be known to have ended. */
-        heft_error_t late = HEFT_ERROR_INIT;
-        heft_status_t flushed = heft__remote_flush(link->remote, deadline, &late);
-        if (flushed != HEFT_OK) {
-            link->is_unknown = flushed != HEFT_ERR_PEER; /* the dead receive nothing */
-            pub->blame.peer = link->id;
-            why = status == HEFT_OK ? late : why;
-            status = status == HEFT_OK ? flushed : status;
-        }
-        if (status != HEFT_OK && first == HEFT_OK) {
-            first = status;
-            *err = why;
-        }
-    }
-    return first;
-}
-
 /* Replicas of a rank have the same digests. */
 static bool is_first_of_rank(const heft__fleet_t *fleet, uint32_t i)
 {
@@ -451,14 +393,16 @@ static void drop_lost_links(heft_publisher_t *pub)
 static heft_status_t send_all(heft_publisher_t *pub, const heft__order_t *order,
                               heft__chunk_counts_t *counts, heft_error_t *err)
 {
+    heft__stream_t *stream = NULL; /* to receivers whose memory cannot be addressed */
     heft_status_t status = begin_links(pub, order, err);
     int64_t allocs = heft__alloc_total();
     if (status == HEFT_OK) {
-        status = run_families(pub, err);
+        status = heft__stream_start(pub, order, deadline_of(pub, order), &stream, err);
     }
     if (status == HEFT_OK) {
-        status = put_links(pub, order, counts, err);
+        status = run_families(pub, err);
     }
+    status = heft__stream_finish(stream, status, counts, err);
     pub->stage_allocs = heft__alloc_total() - allocs;
     heft_error_t late = HEFT_ERROR_INIT;
     heft_status_t ended = end_links(pub, order, status == HEFT_OK, &late);

@@ -76,6 +76,23 @@ void heft__publisher_obey(heft_publisher_t *pub, const heft__order_t *order);
 HEFT_MUST_CHECK heft_status_t heft__publisher_send_in_place(heft_publisher_t *pub,
                                                             const heft__order_t *order,
                                                             heft_error_t *err);
+/* HEFT_OK while it makes sense to go on sending; else the blamed peer is noted. */
+HEFT_MUST_CHECK heft_status_t heft__publisher_look_around(heft_publisher_t *pub, heft_error_t *err);
+
+/* ---- publisher_stream.c: chunks that follow a run ---- */
+
+typedef struct heft__stream heft__stream_t;
+
+/* Begin to send the staged links that need chunks what the families' runs will write from now on.
+ * *stream_out is NULL where there are none. */
+HEFT_MUST_CHECK heft_status_t heft__stream_start(heft_publisher_t *pub, const heft__order_t *order,
+                                                 int64_t deadline_mono_ns,
+                                                 heft__stream_t **stream_out, heft_error_t *err);
+/* status: of the runs, with *err as theirs. Where it is HEFT_OK, waits until everything has been
+ * sent and judged. Frees the stream (NULL is fine); nothing is under way afterwards, or the link
+ * `is_unknown`. */
+HEFT_MUST_CHECK heft_status_t heft__stream_finish(heft__stream_t *stream, heft_status_t status,
+                                                  heft__chunk_counts_t *counts, heft_error_t *err);
 /* heft_progress_t of the runs: looks at receivers and orders, non-zero stops the run. */
 int heft__publisher_on_progress(void *arg, int64_t done_bytes, int64_t total_bytes);
 /* The worker has an order of a round: pushes of ranks that begin none wait for that. */

@@ -505,13 +505,15 @@ static heft_status_t send_once(const heft__chunk_tx_t *tx, const heft__chunk_hea
 }
 
 void heft__chunk_tx_init(heft__chunk_tx_t *tx, heft__remote_t *remote, const heft__expect_t *expect,
-                         heft__token_t token, const uint8_t *base, int64_t deadline_mono_ns,
+                         heft__token_t token, const uint8_t *base, uint8_t *scratch,
+                         int64_t deadline_mono_ns,
                          heft_status_t (*on_chunk)(void *arg, heft_error_t *err), void *arg)
 {
     *tx = (heft__chunk_tx_t){ .remote = remote,
                               .expect = expect,
                               .token = token,
                               .base = base,
+                              .scratch = scratch,
                               .deadline_mono_ns = deadline_mono_ns,
                               .on_chunk = on_chunk,
                               .arg = arg,
@@ -533,7 +535,7 @@ static heft_status_t prepare(heft__chunk_tx_t *tx, uint32_t slot, heft_error_t *
     tx->slots[slot].data = tx->base + header->offset;
     if (status == HEFT_OK && is_packed(expect, header->route)) {
         const int64_t at = (int64_t)header->offset - expect->routes[header->route].offset;
-        uint8_t *scratch = expect->scratch + (int64_t)slot * expect->chunk_bytes;
+        uint8_t *scratch = tx->scratch + (int64_t)slot * expect->chunk_bytes;
         tx->slots[slot].data = scratch;
         status =
             expect->pack(expect->pack_arg, (uint32_t)header->route, (uint8_t *)(uintptr_t)tx->base,
@@ -646,7 +648,7 @@ heft_status_t heft__chunk_send(heft__remote_t *remote, const heft__expect_t *exp
                                heft__chunk_counts_t *counts, heft_error_t *err)
 {
     heft__chunk_tx_t tx;
-    heft__chunk_tx_init(&tx, remote, expect, token, base, deadline_mono_ns, on_chunk, arg);
+    heft__chunk_tx_init(&tx, remote, expect, token, base, NULL, deadline_mono_ns, on_chunk, arg);
     heft_status_t status = heft__chunk_tx_send(&tx, route, err);
     status = heft__chunk_tx_finish(&tx, status, err);
     counts->chunks += tx.counts.chunks;

@@ -59,14 +59,12 @@ typedef struct heft__expect {
      * it is sent again. */
     heft__crc32c_copy_t crc_copy;
     /* The last n_packed routes are packed: their bytes go to places of their own in the window, not
-     * before `offset` of the route. A sender needs pack, and room for
-     * HEFT__CHUNKS_UNDER_WAY chunks in scratch; a receiver needs unpack. All are borrowed for as
+     * before `offset` of the route. A sender needs pack, a receiver unpack. All are borrowed for as
      * long as the expectation holds. */
     uint32_t n_packed;
     heft__pack_t pack;
     heft__pack_t unpack;
     void *pack_arg;
-    uint8_t *scratch;
     /* NULL, or what a route carries (NULL: it has no name), for what a receiver says of its chunks;
      * it asks once and keeps a copy. */
     const char *(*name_of)(const void *arg, uint32_t route);
@@ -272,6 +270,7 @@ typedef struct heft__chunk_tx {
     const heft__expect_t *expect;
     heft__token_t token;
     const uint8_t *base;
+    uint8_t *scratch; /* room for HEFT__CHUNKS_UNDER_WAY chunks; NULL: no packed routes are sent */
     int64_t deadline_mono_ns;
     heft_status_t (*on_chunk)(void *arg, heft_error_t *err);
     void *arg;
@@ -288,7 +287,8 @@ typedef struct heft__chunk_tx {
 /* All is borrowed until finish. on_chunk (NULL is fine) is called before each chunk; a status other
  * than HEFT_OK ends the sending with it. */
 void heft__chunk_tx_init(heft__chunk_tx_t *tx, heft__remote_t *remote, const heft__expect_t *expect,
-                         heft__token_t token, const uint8_t *base, int64_t deadline_mono_ns,
+                         heft__token_t token, const uint8_t *base, uint8_t *scratch,
+                         int64_t deadline_mono_ns,
                          heft_status_t (*on_chunk)(void *arg, heft_error_t *err), void *arg);
 /* Route number `route`: bytes of base at the route's own offset. What arrived damaged is sent once
  * more. Chunks may still be under way when it returns. */
@@ -299,7 +299,7 @@ HEFT_MUST_CHECK heft_status_t heft__chunk_tx_send(heft__chunk_tx_t *tx, uint32_t
 HEFT_MUST_CHECK heft_status_t heft__chunk_tx_finish(heft__chunk_tx_t *tx, heft_status_t status,
                                                     heft_error_t *err);
 
-/* One route, from begin to end; adds to *counts. */
+/* One route that is not packed, from begin to end; adds to *counts. */
 HEFT_MUST_CHECK heft_status_t
 heft__chunk_send(heft__remote_t *remote, const heft__expect_t *expect, heft__token_t token,
                  uint32_t route, const uint8_t *base, int64_t deadline_mono_ns,

@@ -772,7 +772,8 @@ static void stage_failure_keeps_n(void **state)
     stop_loop(&fleet);
 }
 
-/* Which chunk is of which parameter is known: five parameters for each receiver, in name order. */
+/* Which chunk is of which parameter is known: five parameters, in the order of the source, each to
+ * all four receivers. */
 static void chunk_corrupt_resent(void **state)
 {
     (void)state;
@@ -804,7 +805,7 @@ static void chunk_corrupt_twice_aborts(void **state)
     start_loop(&fleet, false, 0);
     push_ok(&fleet, 1, &result);
     push_with_fault(&fleet, HEFT__LOOP_CORRUPT_AGAIN, 2, 2, HEFT_ERR_PROTOCOL,
-                    "tensor \"gate_up\" bytes [0..6144): chunk 0 of route 2: CRC ");
+                    "tensor \"down\" bytes [0..3072): chunk 0 of route 0: CRC ");
     pf_expect_version(&fleet, 1);
     push_ok(&fleet, 2, &result);
     pf_expect_untorn(&fleet, false);
@@ -819,11 +820,11 @@ static void chunk_duplicate_extra_and_lost_fail_the_round(void **state)
     start_loop(&fleet, false, 0);
     push_ok(&fleet, 1, &result);
     push_with_fault(&fleet, HEFT__LOOP_REPEAT, 3, 2, HEFT_ERR_PROTOCOL,
-                    "tensor \"norm\" bytes [0..64): chunk 0 of route 3 came twice");
+                    "tensor \"down\" bytes [0..3072): chunk 0 of route 0 came twice");
     push_with_fault(&fleet, HEFT__LOOP_STRAY, 1, 3, HEFT_ERR_PROTOCOL,
                     "chunk 1 of route 1, which has 1");
     push_with_fault(&fleet, HEFT__LOOP_DROP, 9, 4, HEFT_ERR_MISMATCH,
-                    "tensor \"qkv\" bytes [0..4096): route 4: 1 of 1 chunks have not come");
+                    "tensor \"norm\" bytes [0..64): route 3: 1 of 1 chunks have not come");
     pf_expect_version(&fleet, 1);
     push_ok(&fleet, 5, &result);
     pf_expect_untorn(&fleet, false);
@@ -842,8 +843,8 @@ static void permuted_bytes_detected(void **state)
                                           HEFT__LOOP_ZERO, HEFT__LOOP_DOUBLE };
     int64_t version = 2;
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
-        push_with_fault(&fleet, faults[i], 2, version++, HEFT_ERR_DIGEST, "parameter \"gate_up\"");
-        push_with_fault(&fleet, faults[i], 9, version++, HEFT_ERR_DIGEST, "parameter \"qkv\"");
+        push_with_fault(&fleet, faults[i], 2, version++, HEFT_ERR_DIGEST, "parameter \"down\"");
+        push_with_fault(&fleet, faults[i], 9, version++, HEFT_ERR_DIGEST, "parameter \"norm\"");
         pf_expect_version(&fleet, 1);
     }
     push_ok(&fleet, version, &result);

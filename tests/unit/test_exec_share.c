@@ -28,6 +28,36 @@ static void fill(memory_t *m)
     memset(m->param, POISON, sizeof m->param);
 }
 
+/* What a run tells of parameters that are whole, and what they were then. */
+typedef struct told {
+    const memory_t *memory;
+    int times[MAX_PARAMS];
+    uint8_t seen[MAX_PARAMS][MAX_BYTES];
+} told_t;
+
+static told_t told;
+
+static void note_param(void *arg, uint32_t rank_index, uint32_t param)
+{
+    told_t *t = arg;
+    assert_int_equal(rank_index, 0);
+    t->times[param]++;
+    memcpy(t->seen[param], t->memory->param[param], MAX_BYTES);
+}
+
+/* Each that was written, once, when nothing of it was missing any more. */
+static void expect_told(const heft_exec_t *exec, const fx_t *fx)
+{
+    for (uint32_t p = 0; p < heft_plan_get_n_params(fx->plan, 0); p++) {
+        uint64_t unit;
+        const bool is_written = heft__exec_find_last_unit(exec, 0, p, &unit);
+        assert_int_equal(told.times[p], is_written);
+        if (is_written) {
+            assert_memory_equal(told.seen[p], told.memory->param[p], MAX_BYTES);
+        }
+    }
+}
+
 /* The share of one sender; NULL: all. Only the sources of that sender are there. */
 static heft_status_t run(const fx_t *fx, const heft_routes_t *routes, uint32_t sender, memory_t *m,
                          heft_error_t *err)
@@ -53,8 +83,15 @@ static heft_status_t run(const fx_t *fx, const heft_routes_t *routes, uint32_t s
     opts.routes = routes;
     opts.sender = sender;
     heft_status_t status = heft_exec_create(fx->plan, &target, 1, &opts, &exec, err);
+    told = (told_t){ .memory = m };
+    if (status == HEFT_OK) {
+        status = heft__exec_set_on_param(exec, note_param, &told, err);
+    }
     if (status == HEFT_OK) {
         status = heft_exec_run(exec, sources, err);
+    }
+    if (status == HEFT_OK) {
+        expect_told(exec, fx);
     }
     heft_exec_destroy(exec);
     return status;

@@ -148,27 +148,27 @@ static void packed_chunks_are_under_way_together(void **state)
     (void)state;
     heft_error_t err = HEFT_ERROR_INIT;
     up_process_t peer;
-    heft__chunk_counts_t counts = { 0, 0 };
     int64_t window_bytes = BYTES;
     heft__expect_t packed = expected;
     packed.n_packed = 1;
     packed.pack = up_pack;
     packed.pack_arg = &window_bytes;
-    packed.scratch = malloc((size_t)HEFT__CHUNKS_UNDER_WAY * CHUNK);
+    uint8_t *scratch = malloc((size_t)HEFT__CHUNKS_UNDER_WAY * CHUNK);
+    heft__chunk_tx_t tx;
     up_start(&peer, opts);
     heft__remote_t *remote = attach(up_tell(&peer, "window %d", BYTES));
     assert_string_equal(up_tell(&peer, "expect-packed %d %d", BYTES, CHUNK), "OK ");
     (void)up_tell(&peer, "arm 1 1");
     EXPECT_STATUS(heft__remote_begin(remote, round_1, in_ms(20000), &err), HEFT_OK);
-    EXPECT_STATUS(heft__chunk_send(remote, &packed, round_1, 0, source, in_ms(20000), NULL, NULL,
-                                   &counts, &err),
-                  HEFT_OK);
+    heft__chunk_tx_init(&tx, remote, &packed, round_1, source, scratch, in_ms(20000), NULL, NULL);
+    EXPECT_STATUS(heft__chunk_tx_send(&tx, 0, &err), HEFT_OK);
+    EXPECT_STATUS(heft__chunk_tx_finish(&tx, HEFT_OK, &err), HEFT_OK);
     EXPECT_STATUS(heft__remote_flush(remote, in_ms(20000), &err), HEFT_OK);
     EXPECT_STATUS(heft__remote_end(remote, round_1, true, &err), HEFT_OK);
-    assert_int_equal(counts.chunks, BYTES / CHUNK);
+    assert_int_equal(tx.counts.chunks, BYTES / CHUNK);
     assert_string_equal(up_tell(&peer, "same 1 %d", BYTES), "same 20971520");
     heft__remote_close(remote);
-    free(packed.scratch);
+    free(scratch);
     up_end(&peer);
 }
 

@@ -1,0 +1,455 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Chunks that follow a run. Receivers whose memory cannot be addressed are sent a buffer of their
+ * rank, which the families' runs fill in the order of the source. A thread of the stage sends entry
+ * after entry, in the order in which the runs finish them, as soon as one is whole. The stage's own
+ * thread runs, looks around, and waits for the end; the sending thread says of failures only what
+ * it meets itself.
+ */
+#include "sync/publisher_private.h"
+
+#include "exec/exec.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+
+static const int64_t look_ns = 5000000;
+
+/* One receiver. */
+typedef struct lane {
+    heft__link_t *link;
+    const heft__packing_t *packing;
+    heft__chunk_tx_t tx;
+    uint8_t *scratch;
+} lane_t;
+
+/* An entry of a rank, and when it is written. */
+typedef struct item {
+    uint32_t ear;  /* whose run writes it */
+    uint64_t unit; /* the last that does */
+    uint32_t family;
+    uint32_t rank;
+    uint32_t entry;
+    size_t place; /* in is_whole */
+} item_t;
+
+/* What a run tells, and of whom. */
+typedef struct ear {
+    heft__stream_t *stream;
+    heft_exec_t *exec;
+    uint32_t family;
+    uint32_t rank; /* of inputs; their plan has one rank */
+    bool is_input;
+    const size_t *places; /* by rank of the family: where its entries begin in is_whole */
+} ear_t;
+
+struct heft__stream {
+    heft_publisher_t *pub;
+    int64_t deadline_mono_ns;
+    lane_t *lanes;
+    uint32_t n_lanes;
+    ear_t *ears;
+    uint32_t n_ears;
+    size_t *places; /* of all ranks of all families */
+    item_t *items;  /* in the order in which they are sent */
+    size_t n_items;
+
+    pthread_t thread;
+    atomic_bool stop;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    /* Guarded by lock. */
+    bool *is_whole;   /* by place */
+    bool is_gathered; /* nothing more becomes whole */
+    bool is_over;
+    /* The thread's, until it is over. */
+    heft_status_t status;
+    heft_error_t err;
+    const char *blamed;
+};
+
+static bool needs_chunks(const heft__link_t *link)
+{
+    return link->is_staged && link->remote->ptr == NULL;
+}
+
+/* ---- what is whole ---- */
+
+/* heft__exec_param_fn_t */
+static void on_param(void *arg, uint32_t rank_index, uint32_t param)
+{
+    const ear_t *ear = arg;
+    heft__stream_t *stream = ear->stream;
+    const heft__family_t *family = &stream->pub->fleet.families[ear->family];
+    const size_t place = ear->is_input
+                             ? ear->places[ear->rank] + family->layouts[ear->rank].n_params + param
+                             : ear->places[rank_index] + param;
+    (void)pthread_mutex_lock(&stream->lock);
+    stream->is_whole[place] = true;
+    (void)pthread_cond_signal(&stream->changed);
+    (void)pthread_mutex_unlock(&stream->lock);
+}
+
+/* False: it does not become whole any more. */
+static bool await_whole(heft__stream_t *stream, const item_t *item)
+{
+    (void)pthread_mutex_lock(&stream->lock);
+    while (!stream->is_whole[item->place] && !stream->is_gathered) {
+        (void)pthread_cond_wait(&stream->changed, &stream->lock);
+    }
+    const bool is_whole = stream->is_whole[item->place];
+    (void)pthread_mutex_unlock(&stream->lock);
+    return is_whole;
+}
+
+/* ---- the thread ---- */
+
+static heft_status_t before_chunk(void *arg, heft_error_t *err)
+{
+    heft__stream_t *stream = arg;
+    return atomic_load_explicit(&stream->stop, memory_order_relaxed)
+               ? heft__error_set(err, HEFT_ERR_CANCELED,
+                                 "the stage ended before everything was sent")
+               : HEFT_OK;
+}
+
+static void send_item(heft__stream_t *stream, const item_t *item)
+{
+    for (uint32_t i = 0; i < stream->n_lanes && stream->status == HEFT_OK; i++) {
+        lane_t *lane = &stream->lanes[i];
+        if (lane->link->family == item->family && lane->link->rank == item->rank) {
+            stream->status = heft__packing_send_entry(lane->packing, stream->pub->fleet.number,
+                                                      item->entry, &lane->tx, &stream->err);
+            stream->blamed = stream->status != HEFT_OK ? lane->link->id : NULL;
+        }
+    }
+}
+
+static void *send_all(void *arg)
+{
+    heft__stream_t *stream = arg;
+    for (size_t i = 0; i < stream->n_items && stream->status == HEFT_OK; i++) {
+        if (await_whole(stream, &stream->items[i])) {
+            send_item(stream, &stream->items[i]);
+        }
+    }
+    for (uint32_t i = 0; i < stream->n_lanes; i++) {
+        lane_t *lane = &stream->lanes[i];
+        const bool was_ok = stream->status == HEFT_OK;
+        heft_status_t status = heft__chunk_tx_finish(&lane->tx, stream->status, &stream->err);
+        if (was_ok && status != HEFT_OK) {
+            stream->status = status;
+            stream->blamed = lane->link->id;
+        }
+    }
+    (void)pthread_mutex_lock(&stream->lock);
+    stream->is_over = true;
+    (void)pthread_cond_broadcast(&stream->changed);
+    (void)pthread_mutex_unlock(&stream->lock);
+    return NULL;
+}
+
+/* ---- start ---- */
+
+static heft_status_t add_lane(heft__stream_t *stream, heft__link_t *link, heft__token_t token,
+                              heft_error_t *err)
+{
+    heft__fleet_t *fleet = &stream->pub->fleet;
+    lane_t *lane = &stream->lanes[stream->n_lanes++];
+    lane->link = link;
+    heft_status_t status = heft__fleet_get_packing(fleet, link, &lane->packing, err);
+    if (status == HEFT_OK) {
+        status = heft__packing_make_scratch(lane->packing, &lane->scratch, err);
+    }
+    if (status == HEFT_OK) {
+        heft__chunk_tx_init(&lane->tx, link->remote, &lane->packing->expect, token,
+                            heft__fleet_get_bounce(&fleet->families[link->family], link->rank),
+                            lane->scratch, stream->deadline_mono_ns, before_chunk, stream);
+    }
+    return status;
+}
+
+static heft_status_t add_lanes(heft__stream_t *stream, heft__token_t token, heft_error_t *err)
+{
+    heft__fleet_t *fleet = &stream->pub->fleet;
+    heft_status_t status = HEFT_OK;
+    for (uint32_t i = 0; i < fleet->n_links && status == HEFT_OK; i++) {
+        if (needs_chunks(&fleet->links[i])) {
+            status = add_lane(stream, &fleet->links[i], token, err);
+        }
+    }
+    return status;
+}
+
+static heft_status_t listen_to(heft__stream_t *stream, const ear_t *what, heft_error_t *err)
+{
+    if (what->exec == NULL) {
+        return HEFT_OK;
+    }
+    ear_t *ear = &stream->ears[stream->n_ears];
+    *ear = *what;
+    heft_status_t status = heft__exec_set_on_param(ear->exec, on_param, ear, err);
+    stream->n_ears += status == HEFT_OK;
+    return status;
+}
+
+/* To the runs of a family, in the order in which they run. */
+static heft_status_t listen_to_family(heft__stream_t *stream, uint32_t f, const size_t *places,
+                                      heft_error_t *err)
+{
+    const heft__family_t *family = &stream->pub->fleet.families[f];
+    ear_t ear = { .stream = stream, .exec = family->exec, .family = f, .places = places };
+    heft_status_t status = listen_to(stream, &ear, err);
+    ear.is_input = true;
+    for (ear.rank = 0; ear.rank < family->n_ranks && status == HEFT_OK; ear.rank++) {
+        ear.exec = family->input_execs[ear.rank];
+        status = listen_to(stream, &ear, err);
+    }
+    return status;
+}
+
+/* What an ear hears of the entries [first, end) of a rank. */
+static void add_items(heft__stream_t *stream, uint32_t e, uint32_t rank, uint32_t first,
+                      uint32_t end)
+{
+    const ear_t *ear = &stream->ears[e];
+    for (uint32_t i = first; i < end; i++) {
+        item_t item = { .ear = e,
+                        .family = ear->family,
+                        .rank = rank,
+                        .entry = i,
+                        .place = ear->places[rank] + i };
+        if (heft__exec_find_last_unit(ear->exec, ear->is_input ? 0 : rank, i - first, &item.unit)) {
+            stream->items[stream->n_items++] = item;
+        }
+    }
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const item_t *x = a;
+    const item_t *y = b;
+    if (x->ear != y->ear) {
+        return x->ear < y->ear ? -1 : 1;
+    }
+    if (x->unit != y->unit) {
+        return x->unit < y->unit ? -1 : 1;
+    }
+    return (x->place > y->place) - (x->place < y->place);
+}
+
+/* Ranks all of whose receivers can be addressed have no buffer, and nothing to be sent. */
+static void list_items(heft__stream_t *stream)
+{
+    for (uint32_t e = 0; e < stream->n_ears; e++) {
+        const ear_t *ear = &stream->ears[e];
+        const heft__family_t *family = &stream->pub->fleet.families[ear->family];
+        for (uint32_t r = 0; r < family->n_ranks; r++) {
+            const heft__staging_t *layout = &family->layouts[r];
+            if (family->bounces[r] != NULL && !ear->is_input) {
+                add_items(stream, e, r, 0, layout->n_params);
+            } else if (family->bounces[r] != NULL && ear->rank == r) {
+                add_items(stream, e, r, layout->n_params, layout->n_entries);
+            }
+        }
+    }
+    qsort(stream->items, stream->n_items, sizeof *stream->items, by_time);
+}
+
+static heft_status_t listen(heft__stream_t *stream, heft_error_t *err)
+{
+    const heft__fleet_t *fleet = &stream->pub->fleet;
+    heft_status_t status = HEFT_OK;
+    size_t *places = stream->places;
+    size_t n = 0;
+    for (uint32_t f = 0; f < fleet->n_families && status == HEFT_OK; f++) {
+        const heft__family_t *family = &fleet->families[f];
+        for (uint32_t r = 0; r < family->n_ranks; r++) {
+            places[r] = n;
+            n += family->layouts[r].n_entries;
+        }
+        status = listen_to_family(stream, f, places, err);
+        places += family->n_ranks;
+    }
+    if (status == HEFT_OK) {
+        list_items(stream);
+    }
+    return status;
+}
+
+static heft_status_t make(heft_publisher_t *pub, heft__stream_t **stream_out, heft_error_t *err)
+{
+    const heft__fleet_t *fleet = &pub->fleet;
+    pthread_condattr_t attr;
+    size_t n_entries = 1;
+    size_t n_ranks = 1;
+    for (uint32_t f = 0; f < fleet->n_families; f++) {
+        const heft__family_t *family = &fleet->families[f];
+        n_ranks += family->n_ranks;
+        for (uint32_t r = 0; r < family->n_ranks; r++) {
+            n_entries += family->layouts[r].n_entries;
+        }
+    }
+    heft__stream_t *stream = heft__calloc(1, sizeof *stream);
+    if (stream == NULL) {
+        return heft__error_nomem(err, sizeof *stream);
+    }
+    stream->pub = pub;
+    stream->lanes = heft__calloc(fleet->n_links, sizeof *stream->lanes);
+    stream->ears = heft__calloc(n_ranks + fleet->n_families, sizeof *stream->ears);
+    stream->places = heft__calloc(n_ranks, sizeof *stream->places);
+    stream->items = heft__calloc(n_entries, sizeof *stream->items);
+    stream->is_whole = heft__calloc(n_entries, sizeof *stream->is_whole);
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_mutex_init(&stream->lock, NULL);
+    (void)pthread_cond_init(&stream->changed, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    *stream_out = stream;
+    return stream->lanes != NULL && stream->ears != NULL && stream->places != NULL &&
+                   stream->items != NULL && stream->is_whole != NULL
+               ? HEFT_OK
+               : heft__error_nomem(err, n_entries * sizeof *stream->items);
+}
+
+static void destroy(heft__stream_t *stream)
+{
+    for (uint32_t i = 0; i < stream->n_ears; i++) {
+        (void)!heft__exec_set_on_param(stream->ears[i].exec, NULL, NULL, NULL);
+    }
+    for (uint32_t i = 0; i < stream->n_lanes; i++) {
+        heft__free(stream->lanes[i].scratch);
+    }
+    (void)pthread_cond_destroy(&stream->changed);
+    (void)pthread_mutex_destroy(&stream->lock);
+    heft__free(stream->lanes);
+    heft__free(stream->ears);
+    heft__free(stream->places);
+    heft__free(stream->items);
+    heft__free(stream->is_whole);
+    heft__free(stream);
+}
+
+/* Signals are for the program's own threads. */
+static heft_status_t start_thread(heft__stream_t *stream, heft_error_t *err)
+{
+    sigset_t all;
+    sigset_t old;
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
+    const int rc = pthread_create(&stream->thread, NULL, send_all, stream);
+    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return rc == 0 ? HEFT_OK
+                   : heft__error_set_sys(err, HEFT_ERR_BUSY, rc, "cannot start a sending thread");
+}
+
+heft_status_t heft__stream_start(heft_publisher_t *pub, const heft__order_t *order,
+                                 int64_t deadline_mono_ns, heft__stream_t **stream_out,
+                                 heft_error_t *err)
+{
+    const heft__token_t token = { .epoch = (uint64_t)order->round.epoch,
+                                  .seq = (uint64_t)order->round.seq };
+    heft__stream_t *stream = NULL;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < pub->fleet.n_links; i++) {
+        n += needs_chunks(&pub->fleet.links[i]);
+    }
+    *stream_out = NULL;
+    if (n == 0) {
+        return HEFT_OK;
+    }
+    heft_status_t status = make(pub, &stream, err);
+    if (status == HEFT_OK) {
+        stream->deadline_mono_ns = deadline_mono_ns;
+        status = add_lanes(stream, token, err);
+    }
+    if (status == HEFT_OK) {
+        status = listen(stream, err);
+    }
+    if (status == HEFT_OK) {
+        status = start_thread(stream, err);
+    }
+    if (status != HEFT_OK && stream != NULL) {
+        destroy(stream);
+        return status;
+    }
+    *stream_out = stream;
+    return status;
+}
+
+/* ---- end ---- */
+
+/* Until the thread is over, looking around meanwhile. */
+static heft_status_t await_thread(heft__stream_t *stream, heft_status_t status, heft_error_t *err)
+{
+    (void)pthread_mutex_lock(&stream->lock);
+    stream->is_gathered = true;
+    (void)pthread_cond_broadcast(&stream->changed);
+    while (!stream->is_over) {
+        const int64_t until = heft__clock_mono_ns() + look_ns;
+        const struct timespec ts = { .tv_sec = (time_t)(until / 1000000000),
+                                     .tv_nsec = (long)(until % 1000000000) };
+        (void)pthread_cond_timedwait(&stream->changed, &stream->lock, &ts);
+        (void)pthread_mutex_unlock(&stream->lock);
+        if (status == HEFT_OK) {
+            status = heft__publisher_look_around(stream->pub, err);
+        }
+        if (status != HEFT_OK) {
+            atomic_store_explicit(&stream->stop, true, memory_order_relaxed);
+        }
+        (void)pthread_mutex_lock(&stream->lock);
+    }
+    (void)pthread_mutex_unlock(&stream->lock);
+    (void)pthread_join(stream->thread, NULL);
+    return status;
+}
+
+/* Also after a failure: what was issued must be known to have ended. */
+static heft_status_t flush(const heft__stream_t *stream, heft_status_t status, heft_error_t *err)
+{
+    for (uint32_t i = 0; i < stream->n_lanes; i++) {
+        heft__link_t *link = stream->lanes[i].link;
+        heft_error_t late = HEFT_ERROR_INIT;
+        const heft_status_t flushed =
+            heft__remote_flush(link->remote, stream->deadline_mono_ns, &late);
+        if (flushed != HEFT_OK) {
+            link->is_unknown = flushed != HEFT_ERR_PEER; /* the dead receive nothing */
+            stream->pub->blame.peer = link->id;
+        }
+        if (flushed != HEFT_OK && status == HEFT_OK) {
+            *err = late;
+            status = flushed;
+        }
+    }
+    return status;
+}
+
+heft_status_t heft__stream_finish(heft__stream_t *stream, heft_status_t status,
+                                  heft__chunk_counts_t *counts, heft_error_t *err)
+{
+    if (stream == NULL) {
+        return status;
+    }
+    const bool was_run = status == HEFT_OK;
+    if (!was_run) {
+        atomic_store_explicit(&stream->stop, true, memory_order_relaxed);
+    }
+    status = await_thread(stream, status, err);
+    /* What the thread met says more than a round that was called off because of it. */
+    const bool says_more = status == HEFT_OK || (was_run && status == HEFT_ERR_CANCELED &&
+                                                 stream->status != HEFT_ERR_CANCELED);
+    if (stream->status != HEFT_OK && says_more) {
+        status = stream->status;
+        *err = stream->err;
+        stream->pub->blame.peer = stream->blamed;
+    }
+    status = flush(stream, status, err);
+    for (uint32_t i = 0; i < stream->n_lanes; i++) {
+        counts->chunks += stream->lanes[i].tx.counts.chunks;
+        counts->resent += stream->lanes[i].tx.counts.resent;
+    }
+    destroy(stream);
+    return status;
+}
