@@ -435,6 +435,7 @@ void heft__member_tell(heft__member_t *member, int64_t deadline_mono_ns)
     while (member->n_told < member->n_changes && !member->is_final &&
            heft__member_wait_locked(member, deadline_mono_ns)) {
     }
+    member->is_telling = false;
     (void)pthread_mutex_unlock(&member->lock);
 }
 

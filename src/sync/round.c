@@ -211,8 +211,9 @@ void heft__round_bind(heft__round_t *round, uint32_t slot, bool changed, int64_t
     m->bound = true;
     m->contact_ns = now_ns;
     m->gone = false;
+    /* later nothing can fail any more: who receives in place moves its buffer when it fences */
     if (changed && m->in_round && !m->lost && round->phase != HEFT__PHASE_MANIFEST &&
-        heft__round_is_busy(round)) {
+        heft__round_is_early(round)) {
         heft__round_fail_with(round, m, HEFT_ERR_STALE, "its manifest or endpoint changed", now_ns);
     }
     heft__round_advance(round, now_ns);
@@ -261,6 +262,21 @@ static void take_report(heft__round_member_t *m, const heft__report_t *report, i
     }
 }
 
+/* Whose time is up while staging need not be the one that is late: a receiver waits for all of its
+ * senders, and names none. */
+static void blame(heft__round_t *round, const heft__round_member_t *m,
+                  const heft__wire_error_t *error, int64_t now_ns)
+{
+    const bool waited =
+        error->status == HEFT_ERR_TIMEOUT && error->peer[0] == '\0' && !heft__round_sends(m);
+    const heft__round_member_t *late = waited ? heft__round_late_sender(round) : NULL;
+    if (late != NULL) {
+        heft__round_fail_late(round, late, now_ns);
+    } else {
+        heft__round_fail(round, (int32_t)(m - round->members), error, now_ns);
+    }
+}
+
 /* A report of failure in the phase that the round is in. */
 static void note_failure(heft__round_t *round, uint32_t slot, const heft__report_t *report,
                          int64_t now_ns)
@@ -275,7 +291,7 @@ static void note_failure(heft__round_t *round, uint32_t slot, const heft__report
         const bool first =
             m->phase == HEFT__PHASE_FLIP && report->result == HEFT__RESULT_REFUSED && !m->retried;
         if (!first) {
-            heft__round_fail(round, (int32_t)slot, &report->error, now_ns);
+            blame(round, m, &report->error, now_ns);
         }
     } else if (m->condition != HEFT__CONDITION_OK && m->poison != HEFT__POISON_REFILL &&
                round->kind != HEFT__KIND_LIVE) {

@@ -157,7 +157,7 @@ void heft__round_advance(heft__round_t *round, int64_t now_ns)
 /* ---- time ---- */
 
 /* Before the decision, silence of a member fails the round. */
-static bool is_early(const heft__round_t *round)
+bool heft__round_is_early(const heft__round_t *round)
 {
     return round->state == HEFT__ROUND_PREPARING || round->state == HEFT__ROUND_STAGING ||
            round->state == HEFT__ROUND_STAGED;
@@ -165,7 +165,7 @@ static bool is_early(const heft__round_t *round)
 
 static bool is_watched(const heft__round_t *round, const heft__round_member_t *m)
 {
-    const bool by_contact = is_early(round) || round->state == HEFT__ROUND_STOPPING ||
+    const bool by_contact = heft__round_is_early(round) || round->state == HEFT__ROUND_STOPPING ||
                             round->state == HEFT__ROUND_FLIPPING ||
                             round->state == HEFT__ROUND_COMMITTED ||
                             round->state == HEFT__ROUND_ABORTED;
@@ -188,7 +188,7 @@ static void check_contact(heft__round_t *round, int64_t now_ns)
             continue;
         }
         m->overdue = true;
-        if (is_early(round)) {
+        if (heft__round_is_early(round)) {
             char text[120];
             (void)snprintf(text, sizeof text,
                            "no contact for %g s: restart it, or take it out with heft remove",
@@ -199,31 +199,55 @@ static void check_contact(heft__round_t *round, int64_t now_ns)
     }
 }
 
+static bool is_behind(const heft__round_t *round, const heft__round_member_t *m)
+{
+    const bool behind = round->phase == HEFT__PHASE_MANIFEST
+                            ? !heft__round_is_ready(m)
+                            : !heft__round_is_done(round, m, round->phase);
+    return heft__round_acts(round, m) && behind;
+}
+
 static const heft__round_member_t *first_behind(const heft__round_t *round)
 {
     EACH_MEMBER(round, m)
     {
-        const bool behind = round->phase == HEFT__PHASE_MANIFEST
-                                ? !heft__round_is_ready(m)
-                                : !heft__round_is_done(round, m, round->phase);
-        if (heft__round_acts(round, m) && behind) {
+        if (is_behind(round, m)) {
             return m;
         }
     }
     return NULL;
 }
 
-static void phase_deadline(heft__round_t *round, int64_t now_ns)
+const heft__round_member_t *heft__round_late_sender(const heft__round_t *round)
+{
+    const heft__round_member_t *late = NULL;
+    bool has_sent = false;
+    EACH_MEMBER(round, m)
+    {
+        const bool sends = round->phase == HEFT__PHASE_STAGE && heft__round_sends(m);
+        late = sends && late == NULL && is_behind(round, m) ? m : late;
+        has_sent = has_sent || (sends && !is_behind(round, m));
+    }
+    return has_sent ? late : NULL;
+}
+
+void heft__round_fail_late(heft__round_t *round, const heft__round_member_t *m, int64_t now_ns)
 {
     char text[120];
-    const int64_t limit_ms = round->limit_ns[round->phase] / 1000000;
+    (void)snprintf(text, sizeof text, "%s took longer than %lld ms", heft__phase_text(round->phase),
+                   (long long)(round->limit_ns[round->phase] / 1000000));
+    heft__round_fail_with(round, m, HEFT_ERR_TIMEOUT, text, now_ns);
+}
+
+static void phase_deadline(heft__round_t *round, int64_t now_ns)
+{
+    const heft__round_member_t *late = NULL;
     switch (round->state) {
     case HEFT__ROUND_PREPARING:
     case HEFT__ROUND_STAGING:
     case HEFT__ROUND_STAGED:
-        (void)snprintf(text, sizeof text, "%s took longer than %lld ms",
-                       heft__phase_text(round->phase), (long long)limit_ms);
-        heft__round_fail_with(round, first_behind(round), HEFT_ERR_TIMEOUT, text, now_ns);
+        late = heft__round_late_sender(round);
+        heft__round_fail_late(round, late != NULL ? late : first_behind(round), now_ns);
         break;
     case HEFT__ROUND_STOPPING:
         heft__round_doubt_transfers(round, now_ns);

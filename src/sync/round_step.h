@@ -39,6 +39,12 @@ bool heft__round_acts(const heft__round_t *round, const heft__round_member_t *me
 void heft__round_fail_gone(heft__round_t *round, const heft__round_member_t *m, int64_t now_ns);
 void heft__round_fail_with(heft__round_t *round, const heft__round_member_t *member,
                            heft_status_t status, const char *text, int64_t now_ns);
+/* The phase has taken too long because of m. */
+void heft__round_fail_late(heft__round_t *round, const heft__round_member_t *m, int64_t now_ns);
+/* While staging: one that has not sent all, where others have; NULL: there is none. */
+const heft__round_member_t *heft__round_late_sender(const heft__round_t *round);
+/* Before the decision, from the first order on, and not stopping: a failure aborts. */
+bool heft__round_is_early(const heft__round_t *round);
 /* A destination that receives in this round. */
 bool heft__round_is_moving(const heft__round_member_t *member);
 /* Its bytes go to staging, before the decision. */

@@ -13,6 +13,7 @@
 #include "sync/findings.h"
 #include "sync/holders.h"
 
+static const int64_t told_ns = 1000000000; /* for the coordinator to hear of a failure */
 static const int64_t quiet_ns =
     2000000000; /* a sender looks at its socket every few milliseconds */
 
@@ -31,6 +32,18 @@ static int64_t deadline_of(const heft__order_t *order, int64_t at_most_ns)
 }
 
 /* ---- preflight ---- */
+
+/* Staging has another place. In a round that fails the coordinator is to hear why before it hears
+ * of that, which it would take for the cause. */
+static void export_when_told(heft_subscriber_t *sub)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft__member_tell(sub->member, heft__clock_mono_ns() + told_ns);
+    if (heft__subscriber_export(sub, &err) != HEFT_OK) {
+        heft__log(HEFT_LOG_WARN, "subscriber", "%s: %s", heft__member_get_id(sub->member),
+                  err.message);
+    }
+}
 
 static void do_preflight(heft_subscriber_t *sub, const heft__order_t *order)
 {
@@ -57,10 +70,8 @@ static void do_preflight(heft_subscriber_t *sub, const heft__order_t *order)
     heft__member_unlock(sub->member, false);
     heft__member_conclude(sub->member, status == HEFT_OK ? HEFT__RESULT_OK : HEFT__RESULT_FAILED,
                           HEFT__STATE_IDLE, &err, NULL);
-    heft_error_t late = HEFT_ERROR_INIT;
-    if (has_moved && sub->window != NULL && heft__subscriber_export(sub, &late) != HEFT_OK) {
-        heft__log(HEFT_LOG_WARN, "subscriber", "%s: %s", heft__member_get_id(sub->member),
-                  late.message);
+    if (has_moved && sub->window != NULL) {
+        export_when_told(sub);
     }
 }
 
@@ -591,12 +602,12 @@ void heft__subscriber_expire(heft_subscriber_t *sub)
     }
     heft_status_t status =
         heft__window_fence(sub->window, heft__clock_mono_ns() + quiet_ns, &replaced, &err);
-    if (status == HEFT_OK && replaced) {
-        status = heft__subscriber_export(sub, &err);
-    }
     bool is_quiet = status == HEFT_OK || status == HEFT_ERR_NOSPACE;
     heft__member_conclude(sub->member, is_quiet ? HEFT__RESULT_FAILED : HEFT__RESULT_UNKNOWN,
                           HEFT__STATE_STAGING, is_quiet ? &why : &err, NULL);
+    if (status == HEFT_OK && replaced) {
+        export_when_told(sub);
+    }
 }
 
 static void do_release(heft_subscriber_t *sub)

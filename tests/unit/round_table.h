@@ -17,6 +17,7 @@ typedef struct table {
     int64_t live[N];
     bool serving[N];
     heft__condition_t condition[N];
+    heft_status_t error; /* of failures; 0: HEFT_ERR_IO */
     uint32_t movers;
     int64_t now;
 } table_t;
@@ -94,7 +95,7 @@ static inline heft_status_t report(table_t *t, uint32_t slot, heft__phase_t phas
     if (r.live_version > 0) {
         (void)strcpy(r.live_digest, r.live_version == 7 ? SIM_DIGEST_OLD : SIM_DIGEST_NEW);
     }
-    r.error.status = HEFT_ERR_IO;
+    r.error.status = t->error != HEFT_OK ? t->error : HEFT_ERR_IO;
     r.error.phase = phase;
     (void)strcpy(r.error.cause, "said so");
     heft_status_t status = heft__round_report(&t->round, slot, &r, t->now, err);

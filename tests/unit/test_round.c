@@ -155,6 +155,43 @@ static void an_end_while_staging_is_no_proof(void **state)
     EXPECT_STATE(HEFT__ROUND_STAGING);
 }
 
+/* A receiver whose time is up knows only that it waited: the sender that has not sent all is named,
+ * where others have. */
+static void the_sender_that_is_late_is_named(void **state)
+{
+    table_t *t = *state;
+    for (int both = 0; both < 2; both++) {
+        set_table(t, 4);
+        to_stage(t, 4);
+        t->members[3].role = HEFT__ROLE_SOURCE; /* from here on: two senders, two receivers */
+        if (both == 0) {
+            ok(t, 0, HEFT__PHASE_STAGE, HEFT__STATE_SENT);
+        }
+        t->error = HEFT_ERR_TIMEOUT;
+        say(t, 1, HEFT__PHASE_STAGE, HEFT__RESULT_FAILED, HEFT__STATE_STAGING);
+        EXPECT_STATE(HEFT__ROUND_STOPPING);
+        assert_int_equal(t->round.cause.status, HEFT_ERR_TIMEOUT);
+        assert_int_equal(t->round.cause_slot, both == 0 ? 3 : 1);
+        assert_string_equal(t->round.cause.cause,
+                            both == 0 ? "stage took longer than 60000 ms" : "said so");
+    }
+}
+
+/* Who receives in place moves its buffer when it fences: that is not why its flip failed. */
+static void a_binding_that_changes_in_the_flip_is_no_cause(void **state)
+{
+    table_t *t = *state;
+    set_table(t, 2);
+    to_pause(t, 2);
+    t->serving[1] = false;
+    ok(t, 1, HEFT__PHASE_PAUSE, HEFT__STATE_PAUSED);
+    write_ok(t);
+    EXPECT_STATE(HEFT__ROUND_FLIPPING);
+    heft__round_bind(&t->round, 1, true, t->now);
+    EXPECT_STATE(HEFT__ROUND_FLIPPING);
+    assert_int_equal(t->round.cause.status, HEFT_OK);
+}
+
 static void changed_binding_fails_the_round(void **state)
 {
     table_t *t = *state;
@@ -610,6 +647,8 @@ int main(void)
         TABLE_TEST(a_process_that_has_ended_holds_nothing_up),
         TABLE_TEST(an_end_while_staging_is_no_proof),
         TABLE_TEST(an_abort_does_not_wait_for_a_process_that_has_ended),
+        TABLE_TEST(the_sender_that_is_late_is_named),
+        TABLE_TEST(a_binding_that_changes_in_the_flip_is_no_cause),
         TABLE_TEST(changed_binding_fails_the_round),
         TABLE_TEST(silence_and_deadlines_name_the_member),
         TABLE_TEST(late_report_changes_nothing),
