@@ -32,7 +32,8 @@ def main() -> None:
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
     engines = [Process.remote() for _ in range(2)]
     ends = [engine.run.remote("engine.py", rank, 2, url, "3") for rank, engine in enumerate(engines)]
-    print(ray.get(Process.remote().run.remote("trainer.py", 0, 1, url, "3", "2")), end="")
+    trainers = [Process.remote() for _ in range(2)]
+    ends += [trainer.run.remote("trainer.py", rank, 2, url, "3", "2") for rank, trainer in enumerate(trainers)]
     for text in ray.get(ends):
         print(text, end="")
 

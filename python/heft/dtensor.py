@@ -129,8 +129,8 @@ def _dims_of(mesh: DeviceMesh, name: str, own: DeviceMesh) -> set[int]:
     for rank in own.mesh.flatten().tolist():
         if rank not in places:
             raise argument_error(
-                f'tensor "{name}": its mesh of {list(own.shape)} is no part of the one that was '
-                f"given, of {list(mesh.shape)}"
+                f'tensor "{name}": its mesh of {list(own.shape)} has rank {rank}, which mesh= of '
+                f"{list(mesh.shape)} has not: give the mesh of all ranks that hold the model"
             )
         first = places[rank] if first is None else first
         found |= {dim for dim, at in enumerate(places[rank]) if at != first[dim]}

@@ -115,6 +115,10 @@ static heft_status_t judge(const waiting_t *w, heft_status_t status, const json_
         return HEFT_OK;
     }
     if (status != HEFT_OK && (!is_away || is_late)) { /* one that is away may be starting */
+        if (is_away) {
+            return heft__error_set(err, status, "%.200s; tried for %g s", why->message,
+                                   (double)w->timeout_ms / 1000);
+        }
         if (err != NULL) {
             *err = *why;
         }

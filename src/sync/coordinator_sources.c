@@ -83,10 +83,12 @@ static void check_jobs(side_t *side)
     for (uint32_t i = 1; i < side->n; i++) {
         const heft__entry_t *other = side->c->entries[side->slots[i]];
         if (strcmp(first->identity.job, other->identity.job) != 0) {
-            (void)!heft__problems_add(
-                &side->c->entries[side->slots[0]]->problems, HEFT__PROBLEM_SIDE, NULL,
-                "%s and %s are of two jobs: a fleet has the sources of one job", first->id,
-                other->id);
+            (void)!heft__problems_add(&side->c->entries[side->slots[0]]->problems,
+                                      HEFT__PROBLEM_SIDE, NULL,
+                                      "%s and %s are of two jobs: a coordinator serves one at a "
+                                      "time; end one, or give it "
+                                      "a coordinator of its own",
+                                      first->id, other->id);
         }
     }
 }

@@ -179,9 +179,9 @@ static heft_status_t compare(const heft_manifest_t *traced, const heft_manifest_
         if (found->kind == HEFT_DRIFT_ATTRIBUTE && !with_attributes) {
             continue;
         }
-        (void)!heft__problems_add(problems, kind_of(found->kind), NULL, "%s%sas traced: %s",
-                                  member != NULL ? member : "", member != NULL ? ": " : "",
-                                  found->text);
+        (void)!heft__problems_add(
+            problems, kind_of(found->kind), NULL, "%s%snot what the loader was traced for: %s",
+            member != NULL ? member : "", member != NULL ? ": " : "", found->text);
         if (status == HEFT_OK) {
             status = heft__error_set(err, HEFT_ERR_MISMATCH,
                                      "not what the loader was traced for: "

@@ -128,9 +128,22 @@ static heft_status_t look(heft_publisher_t *pub, heft__http_t *http, int64_t ver
 
 /* ---- waiting ---- */
 
-static heft_status_t nobody_began(heft_publisher_t *pub, int64_t version, heft_error_t *err)
+/* "; 3 of 4 source ranks are there: rank 2 missing": what rank 0 waits for, if it has pushed. */
+static void tell_ranks(const heft_publisher_t *pub, heft__http_t *http, char *text, size_t size)
 {
-    char other[96] = "";
+    uint32_t n = 0;
+    char missing[64];
+    if (pub->n_ranks > 1 &&
+        heft__publisher_find_ranks(pub, http, &n, missing, sizeof missing, NULL) == HEFT_OK &&
+        n < pub->n_ranks) {
+        (void)snprintf(text, size, "; %u of %u source ranks are there%s", n, pub->n_ranks, missing);
+    }
+}
+
+static heft_status_t nobody_began(heft_publisher_t *pub, heft__http_t *http, int64_t version,
+                                  heft_error_t *err)
+{
+    char other[120] = "";
     heft_error_t contact = HEFT_ERROR_INIT;
     (void)pthread_mutex_lock(&pub->lock);
     const heft__round_id_t met = pub->met_round;
@@ -143,6 +156,8 @@ static heft_status_t nobody_began(heft_publisher_t *pub, int64_t version, heft_e
         heft__round_id_format(met, id);
         (void)snprintf(other, sizeof other, " (round %s is one of version %lld)", id,
                        (long long)met_version);
+    } else {
+        tell_ranks(pub, http, other, sizeof other);
     }
     return heft__error_set(err, HEFT_ERR_TIMEOUT,
                            "no round of version %lld began within %g s: has rank 0 pushed?%s",
@@ -168,7 +183,9 @@ heft_status_t heft__publisher_await_round(heft_publisher_t *pub, heft__http_t *h
 {
     static const int64_t look_ns = 2000000000; /* there may be a thousand ranks */
     const int64_t begin = heft__clock_mono_ns();
-    const int64_t deadline = begin + (int64_t)pub->deadline_ms * 1000000;
+    const int64_t patience = (int64_t)pub->deadline_ms * 1000000;
+    /* rank 0, which waits as long for those that are missing, should find all others there */
+    const int64_t deadline = begin + patience + heft__min_i64(patience, 2 * look_ns);
     int64_t look_at = heft__min_i64(begin + look_ns, deadline);
     while (!has_met(pub, version, round_out)) {
         const int64_t now = heft__clock_mono_ns();
@@ -181,7 +198,7 @@ heft_status_t heft__publisher_await_round(heft_publisher_t *pub, heft__http_t *h
             return found;
         }
         if (now >= deadline) {
-            return nobody_began(pub, version, err);
+            return nobody_began(pub, http, version, err);
         }
         if (now >= look_at) {
             look_at = heft__min_i64(now + look_ns, deadline);

@@ -102,6 +102,11 @@ HEFT_MUST_CHECK heft_status_t heft__publisher_await_round(heft_publisher_t *pub,
                                                           int64_t version,
                                                           heft__round_id_t *round_out,
                                                           heft_error_t *err);
+/* How many source ranks of this job are there, and ": rank 1, 3 missing", where numbers tell. */
+HEFT_MUST_CHECK heft_status_t heft__publisher_find_ranks(const heft_publisher_t *pub,
+                                                         heft__http_t *http, uint32_t *n_out,
+                                                         char *missing, size_t size,
+                                                         heft_error_t *err);
 /* Before registering: rounds up to here are none of its pushes. */
 void heft__publisher_note_rounds(heft_publisher_t *pub);
 HEFT_MUST_CHECK heft_status_t heft__publisher_get(const heft_publisher_t *pub, heft__http_t *http,

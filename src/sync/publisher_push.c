@@ -285,35 +285,45 @@ static void list_missing(const bool *there, uint32_t n_ranks, bool is_plain, cha
     }
 }
 
+heft_status_t heft__publisher_find_ranks(const heft_publisher_t *pub, heft__http_t *http,
+                                         uint32_t *n_out, char *missing, size_t size,
+                                         heft_error_t *err)
+{
+    json_t *said = NULL;
+    bool is_plain = true;
+    bool *there = heft__calloc((size_t)pub->n_ranks + 1, sizeof *there);
+    if (there == NULL) {
+        return heft__error_nomem(err, pub->n_ranks * sizeof *there);
+    }
+    heft_status_t status = heft__publisher_get(pub, http, "/v1/status", &said, err);
+    if (status == HEFT_OK) {
+        *n_out = count_ranks(pub, said, there, pub->n_ranks, &is_plain);
+        list_missing(there, pub->n_ranks, is_plain, missing, size);
+    }
+    json_decref(said);
+    heft__free(there);
+    return status;
+}
+
 /* A round begins with those that are registered: wait for all ranks of the job. */
 static heft_status_t await_ranks(heft_publisher_t *pub, heft__http_t *http, heft_error_t *err)
 {
     const int64_t deadline = heft__clock_mono_ns() + (int64_t)pub->deadline_ms * 1000000;
-    bool *there = heft__calloc((size_t)pub->n_ranks + 1, sizeof *there);
-    uint32_t n = 0;
-    if (there == NULL) {
-        return heft__error_nomem(err, pub->n_ranks * sizeof *there);
-    }
-    heft_status_t status = HEFT_OK;
-    while (status == HEFT_OK && n < pub->n_ranks) {
-        json_t *said = NULL;
-        bool is_plain = true;
-        memset(there, 0, pub->n_ranks * sizeof *there);
-        status = heft__publisher_get(pub, http, "/v1/status", &said, err);
-        n = status == HEFT_OK ? count_ranks(pub, said, there, pub->n_ranks, &is_plain) : 0;
-        json_decref(said);
-        if (status == HEFT_OK && n < pub->n_ranks && heft__clock_mono_ns() >= deadline) {
-            char missing[120];
-            list_missing(there, pub->n_ranks, is_plain, missing, sizeof missing);
-            status = heft__error_set(
+    for (;;) {
+        uint32_t n = 0;
+        char missing[120];
+        heft_status_t status =
+            heft__publisher_find_ranks(pub, http, &n, missing, sizeof missing, err);
+        if (status != HEFT_OK || n >= pub->n_ranks) {
+            return status;
+        }
+        if (heft__clock_mono_ns() >= deadline) {
+            return heft__error_set(
                 err, HEFT_ERR_TIMEOUT, "%u of %u source ranks of job %s are there after %g s%s", n,
                 pub->n_ranks, pub->job, (double)pub->deadline_ms / 1000, missing);
-        } else if (n < pub->n_ranks) {
-            heft__publisher_rest();
         }
+        heft__publisher_rest();
     }
-    heft__free(there);
-    return status;
 }
 
 static heft_status_t begin(heft_publisher_t *pub, heft__http_t *http, int64_t version,

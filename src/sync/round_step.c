@@ -477,8 +477,8 @@ void heft__round_prepared(heft__round_t *round, const char *digest, int64_t now_
         strcmp(round->source_digest, round->committed_digest) != 0) {
         char text[200];
         (void)snprintf(text, sizeof text,
-                       "version_conflict: version %lld is committed with source digest %.16s..., "
-                       "not %.16s...",
+                       "version_conflict: version %lld is committed with other bytes (source "
+                       "digest %.16s..., not %.16s...): push these as a newer version",
                        (long long)round->version, round->committed_digest, digest);
         heft__round_fail_with(round, NULL, HEFT_ERR_VERSION, text, now_ns);
     } else if (!has_movers(round)) {

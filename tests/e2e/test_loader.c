@@ -445,6 +445,7 @@ static void names_the_trace_does_not_know_are_refused(void **state)
     char *json = NULL;
     assert_int_not_equal(heft_publisher_push(p.pub, 2, &result, &err), HEFT_OK);
     EXPECT_MESSAGE(" problems, the first: ");
+    EXPECT_MESSAGE("not what the loader was traced for: ");
     (void)snprintf(path, sizeof path, "/v1/rounds/%lld.%lld", (long long)result.round_epoch,
                    (long long)result.round_seq);
     EXPECT_STATUS(

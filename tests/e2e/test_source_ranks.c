@@ -126,6 +126,10 @@ static void ranks_that_are_missing_are_named_and_no_round_begins(void **state)
     heft_publisher_t *pub = add_rank(&fleet, &opts);
     EXPECT_STATUS(pf_push(&fleet, 1, NULL, &err), HEFT_ERR_TIMEOUT);
     EXPECT_MESSAGE("2 of 4 source ranks of job heft are there after 0.3 s: rank 1, 3 missing");
+    heft_push_result_t result;
+    EXPECT_STATUS(heft_publisher_push(pub, 1, &result, &err), HEFT_ERR_TIMEOUT);
+    EXPECT_MESSAGE("no round of version 1 began within 0.3 s: has rank 0 pushed?; 2 of 4 source "
+                   "ranks are there: rank 1, 3 missing");
     heft_publisher_destroy(pub);
     pf_expect_version(&fleet, 0);
     pf_stop(&fleet);

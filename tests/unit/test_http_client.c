@@ -386,6 +386,8 @@ static void a_coordinator_that_is_away_is_waited_for_too(void **state)
     const int fd = mute_socket(false, url, sizeof url);
     opts.url = url;
     EXPECT_STATUS(heft_client_await_destinations(&opts, 1, 100, NULL, NULL, &err), HEFT_ERR_PEER);
+    EXPECT_MESSAGE(url);
+    EXPECT_MESSAGE("; tried for 0.1 s");
     int64_t seen = 0;
     EXPECT_STATUS(heft_client_await_destinations(&opts, 1, 60000, stop_at_once, &seen, &err),
                   HEFT_ERR_CANCELED);
