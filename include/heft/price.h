@@ -67,6 +67,9 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_price_create(const heft_links_t *lin
                                                          heft_price_t **price_out,
                                                          heft_error_t *err);
 HEFT_API void heft_price_destroy(heft_price_t *price);
+/** The host of a sender, or of a receiver, by the links: hosts that both sides share have one
+ * number, for placements to choose senders by (heft_placement_opts_t.hosts). */
+HEFT_API uint32_t heft_price_get_host(const heft_price_t *price, int is_receiver, uint32_t rank);
 /**
  * Add a route; one without bytes adds nothing. HEFT_ERR_ARGUMENT: ranks beyond the fleet, negative
  * or packed bytes beyond all. HEFT_ERR_UNSUPPORTED: it runs between two hosts and the links have no

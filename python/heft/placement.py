@@ -25,10 +25,16 @@ class Shard(NamedTuple):
     name: str | None = None  # the rank's own for it; None: the tensor's
 
 
-def _new_opts(min_cut_bytes: int) -> Any:
-    opts = ffi.new("heft_placement_opts_t *")
+def _new_opts(
+    min_cut_bytes: int, hosts: Sequence[int] = (), to_host: int | None = None
+) -> tuple[Any, Any]:
+    """(options, what must be kept meanwhile)."""
+    opts, numbers = ffi.new("heft_placement_opts_t *"), ffi.new("uint32_t[]", list(hosts) or 1)
     opts.size, opts.min_cut_bytes = ffi.sizeof("heft_placement_opts_t"), min_cut_bytes
-    return opts
+    if hosts:
+        opts.hosts, opts.n_hosts = numbers, len(hosts)
+        opts.to_host = 0 if to_host is None else to_host + 1
+    return opts, numbers
 
 
 class Placement(Handle):
@@ -37,10 +43,18 @@ class Placement(Handle):
     __slots__ = ("_n_dims",)
 
     def __init__(
-        self, tensors: Manifest, shards: Iterable[Shard], *, min_cut_bytes: int = 0
+        self,
+        tensors: Manifest,
+        shards: Iterable[Shard],
+        *,
+        min_cut_bytes: int = 0,
+        hosts: Sequence[int] = (),
+        to_host: int | None = None,
     ) -> None:
         """tensors: the whole ones. min_cut_bytes: what several ranks hold is cut into no less.
 
+        hosts: of each rank a number of its host; to_host: of the one that receives: what is held
+        there comes from there, and the others share the rest so that no host sends too much.
         ProofError names a tensor, and the first box of it, that no rank holds.
         """
         listed = [Shard(*shard) for shard in shards]
@@ -54,9 +68,10 @@ class Placement(Handle):
             out.tensor, out.rank, out.name = name, shard.rank, own_name
             for k, (begin, end) in enumerate(shard.box):
                 out.begin[k], out.end[k] = begin, end
-        opts = _new_opts(min_cut_bytes)
+        opts, kept = _new_opts(min_cut_bytes, hosts, to_host)
         made = ffi.new("heft_placement_t **")
         call(lib.heft_placement_create, tensors.pointer, array, len(listed), opts, made)
+        del kept
         self._take(made[0], tensors)
 
     def _take(self, pointer: Any, tensors: Manifest) -> None:
@@ -73,7 +88,8 @@ class Placement(Handle):
         dim, one after the other. A tensor of no more than dim dimensions is held whole.
         """
         made, whole = ffi.new("heft_placement_t **"), ffi.new("heft_manifest_t **")
-        call(lib.heft_placement_infer, ranks.pointer, dim, _new_opts(min_cut_bytes), made, whole)
+        opts, _ = _new_opts(min_cut_bytes)
+        call(lib.heft_placement_infer, ranks.pointer, dim, opts, made, whole)
         tensors = Manifest._adopt(whole[0])
         self = cls.__new__(cls)
         self._take(made[0], tensors)
@@ -81,7 +97,12 @@ class Placement(Handle):
 
     @classmethod
     def from_sources(
-        cls, sources: Sequence[Manifest], *, min_cut_bytes: int = 0
+        cls,
+        sources: Sequence[Manifest],
+        *,
+        min_cut_bytes: int = 0,
+        hosts: Sequence[int] = (),
+        to_host: int | None = None,
     ) -> tuple[Placement | None, Manifest]:
         """The same where manifests of parts say it, rank R is sources[R]; and the whole tensors.
 
@@ -94,9 +115,11 @@ class Placement(Handle):
             out.manifest = manifest.pointer
         made, whole = ffi.new("heft_placement_t **"), ffi.new("heft_manifest_t **")
         report, err = ffi.new("char **"), new_error()
+        opts, kept = _new_opts(min_cut_bytes, hosts, to_host)
         status = lib.heft_placement_from_sources(
-            array, len(sources), _new_opts(min_cut_bytes), made, whole, report, err
+            array, len(sources), opts, made, whole, report, err
         )
+        del kept
         if status:
             raise error_of(status, err, issues=lines_of(report))
         tensors = Manifest._adopt(whole[0])

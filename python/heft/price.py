@@ -125,6 +125,13 @@ class Price(Handle):
             call(lib.heft_price_add_routes, self.pointer, of_plan.pointer, rank_index, receiver)
         call(lib.heft_price_finish, self.pointer)
 
+    def host_of_sender(self, rank: int) -> int:
+        """Its host by the links; hosts that both sides share have one number."""
+        return int(lib.heft_price_get_host(self.pointer, 0, rank))
+
+    def host_of_receiver(self, rank: int) -> int:
+        return int(lib.heft_price_get_host(self.pointer, 1, rank))
+
     @property
     def info(self) -> PriceInfo:
         out = ffi.new("heft_price_info_t *")

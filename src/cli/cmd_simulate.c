@@ -3,7 +3,8 @@
  * `heft simulate`: fleets that nobody owns. The trainer's placement, then for one rank of the
  * engine after the other the recipe's tape, its plan over the boxes that the placement chose, and
  * its routes, which the price adds up. A rank's tape is pruned to what it reads, so that memory
- * holds one rank at a time. Replicas of an engine have the plans and routes of the first.
+ * holds one rank at a time. Replicas of an engine have the plans and routes of the first, unless
+ * they are on hosts of the trainer: then the placement is that of the receiver's host.
  */
 #include "cli/cli_price.h"
 #include "cli/sim_fleet.h"
@@ -25,7 +26,10 @@ typedef struct sim {
     heft_links_t *links;
     heft_recipe_t *recipe;
     heft_bindings_t *bindings;
+    heft_shard_t *shards;
+    uint32_t *hosts; /* of the trainer's ranks */
     heft_placement_t *placement;
+    uint32_t to_host;    /* for which it is; one more than the number, 0: on none of these */
     uint32_t *first_cut; /* by tensor; one more at the end */
     heft_price_t *price;
     uint32_t n_planned;
@@ -112,23 +116,55 @@ static int index_cuts(sim_t *sim)
     return CLI_OK;
 }
 
+/* Which of the trainer's hosts a receiver is on, and one more; 0: none. */
+static uint32_t host_of_receiver(const sim_t *sim, uint32_t receiver)
+{
+    const uint32_t host = heft_price_get_host(sim->price, 1, receiver);
+    return host <= sim->hosts[sim->trainer.n_ranks - 1] ? host + 1 : 0;
+}
+
+/* The placement for receivers of a host, in the place of another one's. */
+static int place_for(sim_t *sim, uint32_t to_host)
+{
+    if (sim->placement != NULL && sim->to_host == to_host) {
+        return CLI_OK;
+    }
+    heft_placement_opts_t opts = HEFT_PLACEMENT_OPTS_INIT;
+    const int64_t start_ns = cli_mono_ns();
+    opts.hosts = sim->hosts;
+    opts.n_hosts = sim->trainer.n_ranks;
+    opts.to_host = to_host;
+    heft_placement_destroy(sim->placement);
+    free(sim->first_cut);
+    sim->placement = NULL;
+    sim->first_cut = NULL;
+    sim->to_host = to_host;
+    if (heft_placement_create(sim->model.manifest, sim->shards, sim->n_shards, &opts,
+                              &sim->placement, &sim->err) != HEFT_OK) {
+        return failed(sim);
+    }
+    const int code = index_cuts(sim);
+    sim->placement_s += seconds_since(start_ns);
+    return code;
+}
+
 static int place(sim_t *sim)
 {
-    heft_shard_t *shards = NULL;
     const int64_t start_ns = cli_mono_ns();
-    int code = sim_trainer_shards(sim->args, &sim->trainer, &sim->model, &shards, &sim->n_shards);
+    int code =
+        sim_trainer_shards(sim->args, &sim->trainer, &sim->model, &sim->shards, &sim->n_shards);
     if (code != CLI_OK) {
         return code;
     }
-    heft_status_t status = heft_placement_create(sim->model.manifest, shards, sim->n_shards, NULL,
-                                                 &sim->placement, &sim->err);
-    free(shards);
-    if (status != HEFT_OK) {
-        return failed(sim);
+    sim->hosts = calloc((size_t)sim->trainer.n_ranks, sizeof *sim->hosts);
+    if (sim->hosts == NULL) {
+        return cli_out_of_memory(sim->args);
     }
-    code = index_cuts(sim);
+    for (uint32_t r = 0; r < sim->trainer.n_ranks; r++) {
+        sim->hosts[r] = heft_price_get_host(sim->price, 0, r);
+    }
     sim->placement_s = seconds_since(start_ns);
-    return code;
+    return place_for(sim, host_of_receiver(sim, 0));
 }
 
 /* ---- one rank ---- */
@@ -209,15 +245,17 @@ static heft_status_t place_tape(sim_t *sim, heft_tape_t *whole, heft_tape_t **pl
     return status;
 }
 
-static heft_status_t add_routes(sim_t *sim, const heft_plan_t *plan, uint32_t rank)
+/* Of `n` engines from `first` on. */
+static heft_status_t add_routes(sim_t *sim, const heft_plan_t *plan, uint32_t rank, uint32_t first,
+                                uint32_t n)
 {
     heft_routes_t *routes = NULL;
     heft_plan_info_t info;
     heft_status_t status =
         heft_routes_create(plan, NULL, sim->trainer.n_ranks, NULL, &routes, &sim->err);
-    for (int64_t r = 0; r < sim->engine.replicas && status == HEFT_OK; r++) {
-        const uint32_t receiver = (uint32_t)r * sim->engine.n_ranks + rank;
-        status = heft_price_add_routes(sim->price, routes, 0, receiver, &sim->err);
+    for (uint32_t r = first; r < first + n && status == HEFT_OK; r++) {
+        status =
+            heft_price_add_routes(sim->price, routes, 0, r * sim->engine.n_ranks + rank, &sim->err);
     }
     heft_plan_query(plan, &info);
     sim->n_pieces += info.n_pieces;
@@ -225,7 +263,7 @@ static heft_status_t add_routes(sim_t *sim, const heft_plan_t *plan, uint32_t ra
     return status;
 }
 
-static heft_status_t plan_rank(sim_t *sim, uint32_t rank)
+static heft_status_t plan_rank(sim_t *sim, uint32_t rank, uint32_t first, uint32_t n)
 {
     heft_tape_t *whole = NULL;
     heft_tape_t *placed = NULL;
@@ -243,11 +281,27 @@ static heft_status_t plan_rank(sim_t *sim, uint32_t rank)
                                   &sim->err);
     }
     if (status == HEFT_OK) {
-        status = add_routes(sim, plan, rank);
+        status = add_routes(sim, plan, rank, first, n);
     }
     heft_plan_destroy(plan);
     heft_tape_destroy(placed);
     return status;
+}
+
+/* Whether some receiver is on a host of the trainer, so that engines differ. */
+static bool has_shared_hosts(const sim_t *sim)
+{
+    return host_of_receiver(sim, 0) != 0; /* if any is, the first one is */
+}
+
+/* One rank of `n` engines from `first` on. */
+static int plan_for(sim_t *sim, uint32_t rank, uint32_t first, uint32_t n)
+{
+    const int code = place_for(sim, host_of_receiver(sim, first * sim->engine.n_ranks + rank));
+    if (code != CLI_OK) {
+        return code;
+    }
+    return plan_rank(sim, rank, first, n) == HEFT_OK ? CLI_OK : failed(sim);
 }
 
 static int plan_ranks(sim_t *sim)
@@ -256,25 +310,30 @@ static int plan_ranks(sim_t *sim)
     const uint32_t n_ranks = sim->engine.n_ranks;
     const bool is_all = cli_has(sim->args, "all") || sample >= (int64_t)n_ranks;
     const int64_t start_ns = cli_mono_ns();
+    const double placed_s = sim->placement_s;
     int64_t next_ns = start_ns + PROGRESS_NS;
     sim->n_planned = is_all ? n_ranks : (uint32_t)sample;
+    const uint32_t n_engines = (uint32_t)sim->engine.replicas;
+    const uint32_t n_apart = has_shared_hosts(sim) ? n_engines : 1;
     cli_catch_signals();
-    heft_status_t status = HEFT_OK;
-    for (uint32_t i = 0; i < sim->n_planned && status == HEFT_OK; i++) {
-        status = plan_rank(sim, (uint32_t)((uint64_t)i * n_ranks / sim->n_planned));
+    int code = CLI_OK;
+    for (uint32_t k = 0; k < sim->n_planned * n_apart && code == CLI_OK; k++) {
+        const uint32_t i = k % sim->n_planned;
+        code = plan_for(sim, (uint32_t)((uint64_t)i * n_ranks / sim->n_planned), k / sim->n_planned,
+                        n_engines / n_apart);
         if (cli_mono_ns() >= next_ns) {
-            (void)fprintf(stderr, "planned %u of %u ranks\n", i + 1, sim->n_planned);
+            (void)fprintf(stderr, "planned %u of %u ranks\n", k + 1, sim->n_planned * n_apart);
             next_ns = cli_mono_ns() + PROGRESS_NS;
         }
         if (cli_is_interrupted()) {
             return cli_fail(sim->args, CLI_CANCELED, "interrupted");
         }
     }
-    sim->plan_s = seconds_since(start_ns);
-    if (status == HEFT_OK) {
-        status = heft_price_finish(sim->price, &sim->err);
+    sim->plan_s = seconds_since(start_ns) - (sim->placement_s - placed_s);
+    if (code != CLI_OK) {
+        return code;
     }
-    return status == HEFT_OK ? CLI_OK : failed(sim);
+    return heft_price_finish(sim->price, &sim->err) == HEFT_OK ? CLI_OK : failed(sim);
 }
 
 /* ---- what it came to ---- */
@@ -392,6 +451,8 @@ static int run(const cli_args_t *args)
     heft_bindings_destroy(sim.bindings);
     heft_recipe_destroy(sim.recipe);
     free(sim.first_cut);
+    free(sim.shards);
+    free(sim.hosts);
     sim_model_free(&sim.model);
     return code;
 }

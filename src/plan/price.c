@@ -186,6 +186,11 @@ static uint32_t host_of(const side_t *side, uint32_t rank)
     return side->first_host + rank / (uint32_t)side->links->ranks_per_host;
 }
 
+uint32_t heft_price_get_host(const heft_price_t *price, int is_receiver, uint32_t rank)
+{
+    return host_of(is_receiver ? &price->destination : &price->source, rank);
+}
+
 static uint32_t port_of(const side_t *side, uint32_t rank)
 {
     const uint32_t per_host = (uint32_t)side->links->ranks_per_host;

@@ -133,6 +133,21 @@ class Simulate(Price):
         self.assertRegex(planned[0], r"^planned         2 of the 2 ranks of an engine, \d+ pieces: placement ")
         self.assertEqual([line for line in out if line not in planned], EXPECTED.splitlines())
 
+    def test_copies_on_the_engines_hosts_send_to_these(self):
+        side = {"ranks_per_host": 2, "nics_per_host": 1}
+        rate = {"bytes_per_s": 1e9}
+        memory = {"bytes_per_s": 1e9, "latency_s": 0, "message_s": 0}
+        links = {"format": 1, "shared_hosts": True, "source": side, "destination": side, "memory": memory,
+                 "copy": {**rate, "run_s": 0}, "flip": rate, "digest": rate}  # fmt: skip
+        path = self.dir / "one-network-less.json"  # whatever leaves its host is an error
+        path.write_text(json.dumps(links))
+        engines = ("--engine", "tp=2,replicas=2", "--links", path)
+        out = self.json("simulate", "tiny-dense", "--trainer", "hsdp=2,fsdp=2", *engines)
+        self.assertEqual(out["price"]["senders"]["at_work"], 4)
+        self.assertLess(out["price"]["senders"]["balance"], 1.1)
+        said = self.heft("simulate", "tiny-dense", "--trainer", "fsdp=4", *engines, code=3).stderr
+        self.assertIn('are on two hosts, and the links have no "nic"', said)
+
     def test_a_sample_says_so(self):
         words = ("tiny-moe", "--trainer", "fsdp=2", "--engine", "tp=4", "--sample", 2)
         out = self.simulate(*words)

@@ -51,6 +51,19 @@ def test_a_tape_reads_what_ranks_hold() -> None:
     np.testing.assert_array_equal(p, np.concatenate([w, b[None]]))
 
 
+def test_what_the_receiving_host_holds_comes_from_there() -> None:
+    copies = [Shard("w", rank, ((0, 4), (0, 6))) for rank in range(4)]
+    hosts = [7, 7, 9, 9]
+    for to_host, senders in ((7, {0, 1}), (9, {2, 3}), (None, {1, 2, 3})):  # rank 0 has b to send
+        placement = Placement(
+            whole(), [*copies, BIAS[0]], min_cut_bytes=1, hosts=hosts, to_host=to_host
+        )
+        assert {cut.rank for cut in placement.cuts if cut.tensor == "w"} == senders
+        loads = [placement.load(rank) for rank in range(4)]
+        assert sum(loads) == whole().n_bytes
+    assert abs(sum(loads[:2]) - sum(loads[2:])) <= 24  # a row
+
+
 def test_tensors_of_ranks_say_who_holds_what() -> None:
     shapes = {"rank-0.w": (4, 2), "rank-1.w": (4, 4), "rank-0.b": (6,), "rank-1.b": (6,)}
     ranks = Manifest.create("source", [(name, DType.F32, s) for name, s in shapes.items()])

@@ -31,6 +31,9 @@ def test_one_route() -> None:
     assert price.receiver(0).wire_s == pytest.approx(1.0)
     assert [(link.kind, link.number) for link in price.links][:2] == [("nic-out", 0), ("nic-in", 1)]
     assert price.links[0].host == 0
+    assert (price.host_of_sender(1), price.host_of_receiver(1)) == (0, 1)
+    shared = heft.Links(json.dumps({**LINKS, "shared_hosts": True}))
+    assert heft.Price(shared, routes, n_senders=2, n_receivers=2).host_of_receiver(1) == 0
     with pytest.raises(heft.errors.NotFoundError):
         price.sender(2)
 
