@@ -5,9 +5,10 @@
  * else cut in rows over them, all of it several times where there are more than 256 ranks; engines
  * of whole experts dealt to their ranks, attention in 8 tensor-parallel ranks.
  *
- * A source plans its part of every engine rank. A destination plans its rank, all of it. For small
- * fleets the whole plan of all ranks is measured as well, and its routes must have the digests of
- * the part's. Each row is a process of its own; seconds are of CPU.
+ * A source compiles every engine rank, proves all of them over whole tensors and plans its part. A
+ * destination plans its rank, all of it. For small fleets the whole plan of all ranks is measured
+ * as well, and its routes must have the digests of the part's. Each row is a process of its own;
+ * seconds are of CPU.
  *
  *   bench_route_scale [SOURCES RANKS]
  */
@@ -242,6 +243,7 @@ static void destroy_job(job_t *job)
 typedef struct cost {
     double placement;
     double tapes;
+    double proof; /* of all ranks over whole tensors; a destination's is in its plan */
     double parts; /* the part of every tape */
     double plan;
     double routes;
@@ -268,33 +270,65 @@ static heft_placement_t *place(const job_t *job, uint32_t n_sources, cost_t *cos
     return placement;
 }
 
-/* The part of one source of every rank; tapes are made one after the other. */
+static void prove(const job_t *job, heft_tape_t *const *tapes, cost_t *cost)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_plan_opts_t opts = HEFT_PLAN_OPTS_INIT;
+    heft_exception_t *exceptions = NULL;
+    heft_plan_t *plan = NULL;
+    const double begin = cpu_seconds();
+    check("exceptions",
+          heft_recipe_resolve_exceptions(job->recipe, job->bindings, job->manifest, NULL,
+                                         &exceptions, &opts.n_exceptions, &err),
+          &err);
+    opts.exceptions = exceptions;
+    check("proof",
+          heft_plan_create((const heft_tape_t *const *)tapes, job->n_ranks, 0, &opts, &plan, NULL,
+                           &err),
+          &err);
+    heft_plan_destroy(plan);
+    heft_exceptions_free(exceptions);
+    cost->proof = cpu_seconds() - begin;
+}
+
+/* Tapes of all ranks; sources that nothing reads are on the first. */
+static heft_tape_t **compile_all(const job_t *job, cost_t *cost)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft__compiler_t *compiler = NULL;
+    heft_tape_t **tapes = calloc(job->n_ranks, sizeof(heft_tape_t *));
+    const double begin = cpu_seconds();
+    check("compiler",
+          heft__compiler_create(job->recipe, job->bindings, job->manifest, &compiler, &err), &err);
+    for (uint32_t r = 0; r < job->n_ranks; r++) {
+        check("tape", heft__compiler_run(compiler, r, NULL, r > 0, NULL, &tapes[r], &err), &err);
+    }
+    heft__compiler_destroy(compiler);
+    cost->tapes = cpu_seconds() - begin;
+    return tapes;
+}
+
+/* The part of one source of every rank. */
 static heft_routes_t *plan_source(const job_t *job, const heft_placement_t *placement,
                                   uint32_t sender, heft_plan_t **plan_out, cost_t *cost)
 {
     const uint32_t n_ranks = job->n_ranks;
-    heft__compiler_t *compiler = NULL;
     heft_error_t err = HEFT_ERROR_INIT;
     heft_tape_t **parts = calloc(n_ranks, sizeof(heft_tape_t *));
     heft_routes_t *routes = NULL;
     heft_routes_opts_t opts = HEFT_ROUTES_OPTS_INIT;
     heft_plan_info_t info;
-    const double begin = cpu_seconds();
-    check("compiler",
-          heft__compiler_create(job->recipe, job->bindings, job->manifest, &compiler, &err), &err);
-    cost->tapes += cpu_seconds() - begin;
+    heft_tape_t **tapes = compile_all(job, cost);
+    prove(job, tapes, cost);
+    const double t1 = cpu_seconds();
     for (uint32_t r = 0; r < n_ranks; r++) {
-        heft_tape_t *tape = NULL;
-        const double t0 = cpu_seconds();
-        check("tape", heft__compiler_run(compiler, r, NULL, true, NULL, &tape, &err), &err);
-        const double t1 = cpu_seconds();
-        check("part", heft_placement_apply_part(placement, sender, tape, &parts[r], &err), &err);
-        cost->tapes += t1 - t0;
-        cost->parts += cpu_seconds() - t1;
-        heft_tape_destroy(tape);
+        check("part", heft_placement_apply_part(placement, sender, tapes[r], &parts[r], &err),
+              &err);
+        heft_tape_destroy(tapes[r]);
     }
-    heft__compiler_destroy(compiler);
+    free(tapes);
     const double t2 = cpu_seconds();
+    cost->parts = t2 - t1;
     check(
         "plan",
         heft_plan_create_part((const heft_tape_t *const *)parts, n_ranks, 0, NULL, plan_out, &err),
@@ -364,9 +398,9 @@ static heft_routes_t *plan_whole(const job_t *job, const heft_placement_t *place
 
 static void print_row(uint32_t n_sources, uint32_t n_ranks, const char *who, const cost_t *c)
 {
-    (void)printf("%7u %6u  %-12s %9.3f %8.3f %8.3f %8.3f %8.3f %8.3f %10llu %9.1f\n", n_sources,
-                 n_ranks, who, c->placement, c->tapes, c->parts, c->plan, c->routes,
-                 c->placement + c->tapes + c->parts + c->plan + c->routes,
+    (void)printf("%7u %6u  %-12s %9.3f %8.3f %8.3f %8.3f %8.3f %8.3f %8.3f %10llu %9.1f\n",
+                 n_sources, n_ranks, who, c->placement, c->tapes, c->proof, c->parts, c->plan,
+                 c->routes, c->placement + c->tapes + c->proof + c->parts + c->plan + c->routes,
                  (unsigned long long)c->n_pieces, peak_mib());
     (void)fflush(stdout);
 }
@@ -436,9 +470,9 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "usage: bench_route_scale [SOURCES RANKS]\n");
         return 2;
     }
-    (void)printf("%7s %6s  %-12s %9s %8s %8s %8s %8s %8s %10s %9s\n", "sources", "ranks", "who",
-                 "placement", "tapes s", "parts s", "plan s", "routes s", "all s", "pieces",
-                 "MiB peak");
+    (void)printf("%7s %6s  %-12s %9s %8s %8s %8s %8s %8s %8s %10s %9s\n", "sources", "ranks", "who",
+                 "placement", "tapes s", "proof s", "parts s", "plan s", "routes s", "all s",
+                 "pieces", "MiB peak");
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const uint32_t n_sources = argc == 3 ? (uint32_t)strtoul(argv[1], NULL, 10) : rows[i][0];
         const uint32_t n_ranks = argc == 3 ? (uint32_t)strtoul(argv[2], NULL, 10) : rows[i][1];

@@ -321,6 +321,31 @@ heft_status_t heft_placement_query_cut(const heft_placement_t *placement, uint32
     return HEFT_OK;
 }
 
+void heft__placement_digest(const heft_placement_t *p, char out[65])
+{
+    heft__sha256_t sha;
+    uint8_t digest[32];
+    heft__sha256_init(&sha);
+    heft__sha256_update_text(&sha, "heft placement 1");
+    heft__sha256_update_u64(&sha, p->n_ranks);
+    for (uint32_t t = 0; t < p->n_tensors; t++) {
+        heft__sha256_update_text(&sha, p->tensors[t].name);
+    }
+    for (size_t i = 0; i < p->n_cuts; i++) {
+        const heft__cut_t *cut = &p->cuts[i];
+        const heft__held_t *held = &p->shards[cut->shard];
+        heft__sha256_update_u64(&sha, held->tensor);
+        heft__sha256_update_u64(&sha, held->rank);
+        heft__sha256_update_text(&sha, held->name);
+        for (int d = 0; d < p->shapes[held->tensor].rank; d++) {
+            heft__sha256_update_u64(&sha, (uint64_t)cut->box.begin[d]);
+            heft__sha256_update_u64(&sha, (uint64_t)cut->box.end[d]);
+        }
+    }
+    heft__sha256_final(&sha, digest);
+    heft__hex(digest, sizeof digest, out);
+}
+
 /* ---- the tape ---- */
 
 heft_status_t heft__placement_add_buffer(heft_tape_t *tape, heft_buffer_kind_t kind,

@@ -17,12 +17,13 @@ typedef struct parting {
     const heft_placement_t *p;
     uint32_t rank;
     const heft_tape_t *tape;
-    uint32_t *tensor;    /* by buffer: of a source that is read, else NO_TENSOR */
-    uint8_t *is_own;     /* by buffer: something that the rank sends gets there */
-    uint8_t *is_sourced; /* by buffer: something that anybody sends gets there */
-    uint8_t *is_needed;  /* by buffer */
-    uint8_t *wanted;     /* by write */
-    uint32_t *ids;       /* by buffer: in the part */
+    uint32_t *tensor;       /* by buffer: of a source that is read, else NO_TENSOR */
+    uint8_t *is_own;        /* by buffer: something that the rank sends gets there */
+    uint8_t *is_sourced;    /* by buffer: something that anybody sends gets there */
+    uint8_t *has_constants; /* by buffer: constants get there */
+    uint8_t *is_needed;     /* by buffer */
+    uint8_t *wanted;        /* by write */
+    uint32_t *ids;          /* by buffer: in the part */
     heft_tape_t *part;
     heft__bounds_t *boxes; /* what is left for others of one tensor */
     size_t n_boxes, cap_boxes;
@@ -106,6 +107,7 @@ static heft_status_t mark_forward(parting_t *m)
         const heft__write_t *write = &m->tape->writes[w];
         uint8_t is_own = 0;
         uint8_t is_sourced = 0;
+        uint8_t has_constants = write->n_srcs == 0;
         for (uint32_t i = 0; i < write->n_srcs; i++) {
             heft_status_t status = see_source(m, write->srcs[i].buffer);
             if (status != HEFT_OK) {
@@ -113,6 +115,7 @@ static heft_status_t mark_forward(parting_t *m)
             }
             is_own |= m->is_own[write->srcs[i].buffer];
             is_sourced |= m->is_sourced[write->srcs[i].buffer];
+            has_constants |= m->has_constants[write->srcs[i].buffer];
         }
         if (write->kind == HEFT_WRITE_OPAQUE && !heft__known_claims(write->op)) {
             is_sourced = 0; /* what the engine's loader leaves is nobody's work */
@@ -120,34 +123,51 @@ static heft_status_t mark_forward(parting_t *m)
         for (uint32_t i = 0; i < write->n_dsts; i++) {
             m->is_own[write->dsts[i].buffer] |= is_own;
             m->is_sourced[write->dsts[i].buffer] |= is_sourced;
+            m->has_constants[write->dsts[i].buffer] |= has_constants;
         }
     }
     return HEFT_OK;
 }
 
-/* Parameters that are constants alone go to a sender of the first one that is not. */
-static void need_first(parting_t *m)
+static bool is_param(const parting_t *m, uint32_t b)
 {
-    const char *first = NULL;
-    uint32_t buffer = 0;
+    return m->tape->buffers[b].kind == HEFT_BUFFER_PARAM;
+}
+
+/* The first parameter, by name, of which surely somebody sends something; NULL: there is none. */
+static const char *find_sure(const parting_t *m)
+{
+    const char *sure = NULL;
     for (uint32_t b = 0; b < m->tape->n_buffers; b++) {
-        const heft_buffer_info_t *info = &m->tape->buffers[b];
-        if (info->kind == HEFT_BUFFER_PARAM && m->is_sourced[b] != 0 &&
-            (first == NULL || strcmp(info->name, first) < 0)) {
-            first = info->name;
-            buffer = b;
+        const char *name = m->tape->buffers[b].name;
+        if (is_param(m, b) && m->is_sourced[b] != 0 && m->has_constants[b] == 0 &&
+            (sure == NULL || strcmp(name, sure) < 0)) {
+            sure = name;
         }
     }
+    return sure;
+}
+
+/* A parameter that comes to constants alone goes to the lowest sender of the first one that does
+ * not. Which do shows only once the tape is folded (a rank may hold nothing but the padding of a
+ * tensor); so everybody looks at the parameters up to one that surely does not, and whoever sends
+ * any of these at all that may. */
+static void need_constants(parting_t *m)
+{
+    const char *sure = find_sure(m);
     bool has_constants = false;
-    for (size_t w = 0; w < m->tape->n_writes; w++) {
-        const uint32_t b = m->tape->writes[w].dsts[0].buffer;
-        if (m->tape->buffers[b].kind == HEFT_BUFFER_PARAM && m->is_sourced[b] == 0) {
+    bool is_first = false;
+    for (uint32_t b = 0; b < m->tape->n_buffers; b++) {
+        has_constants = has_constants || (is_param(m, b) && m->has_constants[b] != 0);
+    }
+    for (uint32_t b = 0; b < m->tape->n_buffers && has_constants; b++) {
+        if (is_param(m, b) && (sure == NULL || strcmp(m->tape->buffers[b].name, sure) <= 0)) {
             m->is_needed[b] = 1;
-            has_constants = true;
+            is_first = is_first || m->is_own[b] != 0 || sure == NULL;
         }
     }
-    if (has_constants && first != NULL) {
-        m->is_needed[buffer] = 1;
+    for (uint32_t b = 0; b < m->tape->n_buffers && is_first; b++) {
+        m->is_needed[b] |= is_param(m, b) ? m->has_constants[b] : 0;
     }
 }
 
@@ -156,7 +176,7 @@ static void mark_backward(parting_t *m)
     for (uint32_t b = 0; b < m->tape->n_buffers; b++) {
         m->is_needed[b] = m->tape->buffers[b].kind == HEFT_BUFFER_PARAM && m->is_own[b] != 0;
     }
-    need_first(m);
+    need_constants(m);
     for (size_t w = m->tape->n_writes; w-- > 0;) {
         const heft__write_t *write = &m->tape->writes[w];
         for (uint32_t i = 0; i < write->n_dsts && m->wanted[w] == 0; i++) {
@@ -360,11 +380,12 @@ static heft_status_t parting_init(parting_t *m)
     m->tensor = heft__calloc(n, sizeof *m->tensor);
     m->is_own = heft__calloc(n, 1);
     m->is_sourced = heft__calloc(n, 1);
+    m->has_constants = heft__calloc(n, 1);
     m->is_needed = heft__calloc(n, 1);
     m->wanted = heft__calloc(m->tape->n_writes + 1, 1);
     m->ids = heft__calloc(n, sizeof *m->ids);
-    if (m->tensor == NULL || m->is_own == NULL || m->is_sourced == NULL || m->is_needed == NULL ||
-        m->wanted == NULL || m->ids == NULL) {
+    if (m->tensor == NULL || m->is_own == NULL || m->is_sourced == NULL ||
+        m->has_constants == NULL || m->is_needed == NULL || m->wanted == NULL || m->ids == NULL) {
         return heft__error_nomem(m->err, n * sizeof *m->tensor);
     }
     memset(m->tensor, 0xff, n * sizeof *m->tensor);
@@ -376,6 +397,7 @@ static void parting_fini(parting_t *m)
     heft__free(m->tensor);
     heft__free(m->is_own);
     heft__free(m->is_sourced);
+    heft__free(m->has_constants);
     heft__free(m->is_needed);
     heft__free(m->wanted);
     heft__free(m->ids);

@@ -36,6 +36,7 @@ typedef struct heft__plan_rank {
     uint32_t n_opaques;
     uint32_t first_opaque; /* operations of the ranks before */
     char digest[65];
+    char whole_digest[65]; /* of a placed tape: of the rank as it reads whole tensors; else "" */
 } heft__plan_rank_t;
 
 typedef struct heft__plan_group {
@@ -82,6 +83,9 @@ static inline int64_t heft__piece_count(const heft_piece_t *piece)
     }
     return n;
 }
+
+/* The digest of a rank as it reads whole tensors, whatever boxes they are held in. Borrowed. */
+const char *heft__plan_get_whole_digest(const heft_plan_t *plan, uint32_t rank_index);
 
 /* ---- operations.c ---- */
 
@@ -358,6 +362,8 @@ const uint64_t *heft__routes_get_pieces(const heft_routes_t *routes, uint32_t se
 uint32_t heft__routes_get_check_sender(const heft_routes_t *routes, uint32_t rank_index,
                                        uint64_t i);
 
+/* Who sends what: all cuts, in hex. */
+void heft__placement_digest(const heft_placement_t *placement, char out[65]);
 /* heft_placement_apply for a partial plan of this rank alone: of the boxes it has only those that
  * something is sent from, of tensors that are read. The plan's rank, its digest and its routes are
  * the same. */

@@ -25,6 +25,12 @@ const char *heft_plan_get_rank_digest(const heft_plan_t *plan, uint32_t rank_ind
     return rank != NULL ? rank->digest : NULL;
 }
 
+const char *heft__plan_get_whole_digest(const heft_plan_t *plan, uint32_t rank_index)
+{
+    const heft__plan_rank_t *rank = &plan->ranks[rank_index];
+    return rank->whole_digest[0] != '\0' ? rank->whole_digest : rank->digest;
+}
+
 uint32_t heft_plan_get_n_params(const heft_plan_t *plan, uint32_t rank_index)
 {
     const heft__plan_rank_t *rank = get_rank(plan, rank_index);

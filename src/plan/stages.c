@@ -679,6 +679,14 @@ static heft_status_t prove_whole(const job_t *job, const proven_t *first, proven
                                  &out->report, job->err);
 }
 
+static void keep_whole_digests(const proven_t *rest, proven_t *out)
+{
+    for (uint32_t r = 0; r < out->plan->n_ranks; r++) {
+        memcpy(out->plan->ranks[r].whole_digest, rest->plan->ranks[r].digest,
+               sizeof out->plan->ranks[r].whole_digest);
+    }
+}
+
 static heft_status_t prove_joined(const job_t *job, proven_t *out)
 {
     proven_t first = { .plan = NULL };
@@ -696,6 +704,9 @@ static heft_status_t prove_joined(const job_t *job, proven_t *out)
             status = prove_whole(job, &first, &rest, &o, out);
         }
         others_fini(&o);
+    }
+    if (status == HEFT_OK && out->plan != NULL && job->tapes[0]->is_placed) {
+        keep_whole_digests(&rest, out);
     }
     proven_fini(&first);
     proven_fini(&rest);

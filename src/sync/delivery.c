@@ -51,8 +51,8 @@ static const char **make_names(const heft__sources_t *sources)
 }
 
 heft_status_t heft__delivery_route(const heft_plan_t *plan, const heft__sources_t *sources,
-                                   const heft__inputs_t *inputs, heft_routes_t **routes_out,
-                                   heft_error_t *err)
+                                   const heft__inputs_t *inputs, bool is_part,
+                                   heft_routes_t **routes_out, heft_error_t *err)
 {
     heft_routes_opts_t opts = HEFT_ROUTES_OPTS_INIT;
     heft_route_load_t *loads = NULL;
@@ -63,6 +63,7 @@ heft_status_t heft__delivery_route(const heft_plan_t *plan, const heft__sources_
     if (status == HEFT_OK) {
         opts.loads = loads;
         opts.names = names;
+        opts.others = is_part ? sources->placement : NULL;
         status = heft_routes_create(plan, NULL, sources->n, &opts, routes_out, err);
     }
     heft__free(loads);
@@ -217,7 +218,8 @@ static uint32_t count_packed(const heft__delivery_t *d, uint32_t first, uint32_t
     return count;
 }
 
-/* One entry: a route of its own, and where several send it, packed ones from `next` on. */
+/* One entry: a route of its own, and where several send it, packed ones from `next` on. A source
+ * that knows its part alone has only its own of these, under the same number. */
 static heft_status_t add_entry(heft__packing_t *packing, uint32_t entry, uint32_t sender,
                                uint32_t *next, heft_error_t *err)
 {
@@ -230,6 +232,9 @@ static heft_status_t add_entry(heft__packing_t *packing, uint32_t entry, uint32_
     for (uint32_t s = 0; n > 1 && s < n; s++) {
         heft__packed_t *p = &packing->packed[*next];
         *p = (heft__packed_t){ .entry = entry, .sender = senders[s] };
+        packing->numbers[*next] =
+            packing->n_entries + (uint64_t)(entry - packing->first) * (d->n_sources + UINT64_C(1)) +
+            senders[s];
         packing->routes[packing->n_entries + *next] =
             (heft__route_t){ .offset = offset, .bytes = bytes_of(d, senders[s], entry) };
         ++*next;
@@ -257,7 +262,8 @@ static heft_status_t alloc_routes(heft__packing_t *packing, heft_error_t *err)
     const size_t n = (size_t)packing->n_entries + packing->n_packed;
     packing->routes = heft__calloc(n + 1, sizeof *packing->routes);
     packing->packed = heft__calloc((size_t)packing->n_packed + 1, sizeof *packing->packed);
-    return packing->routes != NULL && packing->packed != NULL
+    packing->numbers = heft__calloc((size_t)packing->n_packed + 1, sizeof *packing->numbers);
+    return packing->routes != NULL && packing->packed != NULL && packing->numbers != NULL
                ? HEFT_OK
                : heft__error_nomem(err, n * sizeof *packing->routes);
 }
@@ -296,6 +302,7 @@ heft_status_t heft__packing_init(const heft__delivery_t *d, uint32_t first, uint
     out->expect.crc = heft__crc32c;
     out->expect.crc_copy = heft__crc32c_copy;
     out->expect.n_packed = out->n_packed;
+    out->expect.numbers = out->numbers;
     out->expect.pack = pack;
     out->expect.unpack = unpack;
     out->expect.pack_arg = out;
@@ -310,6 +317,7 @@ void heft__packing_fini(heft__packing_t *packing)
         heft_route_regions_free(packing->packed[i].regions);
     }
     heft__free(packing->packed);
+    heft__free(packing->numbers);
     heft__free(packing->routes);
     *packing = (heft__packing_t){ .n_entries = 0 };
 }

@@ -10,19 +10,22 @@
 #include "sync/inputs.h"
 #include "sync/staging.h"
 
-/* A view of what others own, for one rank of a plan. */
+/* A view of what others own, for one rank of a plan. Where the plan is a source's part, senders are
+ * that source and n_sources, which stands for all others. */
 typedef struct heft__delivery {
     const heft_routes_t *routes;
     const heft__inputs_t *inputs;
     const heft__staging_t *layout;
     const heft_plan_t *plan; /* NULL: parameters have no names */
     uint32_t rank_index;
+    uint32_t n_sources; /* of the round */
 } heft__delivery_t;
 
-/* Routes of a plan over these sources, with what loaders are given: inputs[r] for each rank. */
+/* Routes of a plan over these sources, with what loaders are given: inputs[r] for each rank.
+ * is_part: of the plan of a source's part. */
 HEFT_MUST_CHECK heft_status_t heft__delivery_route(const heft_plan_t *plan,
                                                    const heft__sources_t *sources,
-                                                   const heft__inputs_t *inputs,
+                                                   const heft__inputs_t *inputs, bool is_part,
                                                    heft_routes_t **routes_out, heft_error_t *err);
 
 /* The sources that send the rank anything, ascending; borrowed. */
@@ -53,6 +56,7 @@ typedef struct heft__packing {
     uint32_t first;
     uint32_t n_entries;
     heft__packed_t *packed; /* of routes beyond the entries' own */
+    uint64_t *numbers;      /* what chunks call them */
     uint32_t n_packed;
 } heft__packing_t;
 

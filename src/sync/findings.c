@@ -55,18 +55,17 @@ static void add_issues(heft__problems_t *problems, const heft_issues_t *issues, 
     problems->kinds[kind].total += n > n_listed ? n - n_listed : 0; /* counted, not listed */
 }
 
-heft_status_t heft__compile_rank(const heft_recipe_t *recipe, const heft_bindings_t *bindings,
-                                 uint32_t rank, const heft_manifest_t *source,
-                                 const heft_manifest_t *destination, const char *member,
-                                 heft__problems_t *problems, heft_tape_t **tape_out,
-                                 heft_error_t *err)
+heft_status_t heft__compile_rank(heft__compiler_t *compiler, uint32_t rank,
+                                 const heft_manifest_t *destination, bool takes_read_alone,
+                                 const char *member, heft__problems_t *problems,
+                                 heft_tape_t **tape_out, heft_error_t *err)
 {
     heft_error_t why = HEFT_ERROR_INIT;
     heft_issues_t *issues = NULL;
     heft_status_t status = heft_issues_create(&issues, &why);
     if (status == HEFT_OK) {
-        status = heft_recipe_compile_all(recipe, bindings, rank, source, destination, issues,
-                                         tape_out, &why);
+        status = heft__compiler_run(compiler, rank, destination, takes_read_alone, issues, tape_out,
+                                    &why);
     }
     if (status != HEFT_OK) {
         if (issues != NULL && heft_issues_get_n_errors(issues) > 0) {

@@ -372,7 +372,7 @@ heft_status_t heft__fleet_set(heft__fleet_t *fleet, const char *sources, const h
 
 const char *heft__fleet_get_plan(const heft__fleet_t *fleet, const heft__link_t *link)
 {
-    return heft_plan_get_rank_digest(fleet->families[link->family].plan, link->rank);
+    return fleet->families[link->family].plan_digests[link->rank];
 }
 
 void heft__fleet_drop(heft__fleet_t *fleet, heft__link_t *link)

@@ -34,7 +34,9 @@ typedef struct heft__family {
     uint32_t n_ranks;
     uint32_t first_rank;               /* ranks below count from it */
     char (*tables)[HEFT__DIGEST_SIZE]; /* for each rank: of its table of experts; "": none */
-    heft_plan_t *plan;
+    heft_plan_t *plan;                 /* of all sources, or this source's part of it */
+    bool is_part;
+    char (*plan_digests)[HEFT__DIGEST_SIZE]; /* of each rank: what both ends compare */
     heft_routes_t *routes;
     heft__reads_t reads;
     heft__inputs_t *inputs; /* for each rank, likewise below */

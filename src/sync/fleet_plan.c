@@ -54,6 +54,7 @@ void heft__family_fini(heft__family_t *family)
     }
     reads_fini(&family->reads);
     heft__free(family->tables);
+    heft__free(family->plan_digests);
     heft__free(family->inputs);
     heft__free(family->input_reads);
     heft__free(family->input_execs);
@@ -132,6 +133,15 @@ static const heft__link_t *link_of_rank(const heft__fleet_t *fleet, uint32_t fam
     return NULL;
 }
 
+static bool has_in_place(const heft__fleet_t *fleet, uint32_t f)
+{
+    bool has = false;
+    for (uint32_t i = 0; i < fleet->n_links; i++) {
+        has = has || (fleet->links[i].family == f && fleet->links[i].in_place);
+    }
+    return has;
+}
+
 static void make_key(const heft__fleet_t *fleet, uint32_t f)
 {
     heft__family_t *family = &fleet->families[f];
@@ -145,6 +155,7 @@ static void make_key(const heft__fleet_t *fleet, uint32_t f)
         const heft__link_t *link = link_of_rank(fleet, f, r);
         heft__sha256_update_text(&sha, link != NULL ? link->manifest : "");
     }
+    heft__sha256_update_u64(&sha, has_in_place(fleet, f)); /* planned otherwise */
     heft__sha256_final(&sha, digest);
     heft__hex(digest, sizeof digest, family->key);
 }
@@ -186,38 +197,62 @@ static heft_status_t fetch_manifest(heft__fleet_t *fleet, const heft__link_t *li
     return status;
 }
 
-static heft_status_t compile_rank(heft__fleet_t *fleet, uint32_t f, const heft__mapping_t *mapping,
-                                  uint32_t rank, const heft__link_t *link,
-                                  heft__problems_t *problems, const heft_tape_t **tape_out,
+/* A family being planned. */
+typedef struct planning {
+    heft__fleet_t *fleet;
+    uint32_t f;
+    heft__mapping_t mapping;
+    heft__compiler_t *compiler; /* NULL: traced */
+    const heft_tape_t **tapes;  /* of each rank, over whole tensors */
+    heft_exception_t *exceptions;
+    heft_plan_opts_t opts;
+    heft__problems_t *problems;
+} planning_t;
+
+static heft__family_t *family_of(const planning_t *p)
+{
+    return &p->fleet->families[p->f];
+}
+
+static void planning_fini(planning_t *p)
+{
+    for (uint32_t r = 0; p->tapes != NULL && r < family_of(p)->n_ranks; r++) {
+        heft__mapping_release(&p->mapping, p->tapes[r]);
+    }
+    heft__free(p->tapes);
+    heft_exceptions_free(p->exceptions);
+    heft__compiler_destroy(p->compiler);
+    heft__mapping_fini(&p->mapping);
+}
+
+/* Sources that nothing reads need to be seen once, by the proof: on the tape of rank 0. */
+static heft_status_t compile_rank(planning_t *p, uint32_t rank, const heft__link_t *link,
                                   heft_error_t *err)
 {
     heft_manifest_t *manifest = NULL;
     const char *id = link != NULL ? link->id : NULL;
-    heft_status_t status = fetch_manifest(fleet, link, &manifest, err);
+    heft_status_t status = fetch_manifest(p->fleet, link, &manifest, err);
     if (status != HEFT_OK) {
-        ADD_PROBLEM(problems, heft__problem_kind_of(status), "%s: %s", id != NULL ? id : "",
+        ADD_PROBLEM(p->problems, heft__problem_kind_of(status), "%s: %s", id != NULL ? id : "",
                     err->message);
         return status;
     }
     if (link != NULL) {
-        heft__family_note_table(&fleet->families[f], rank, manifest);
+        heft__family_note_table(family_of(p), rank, manifest);
     }
-    status = heft__mapping_compile(mapping, rank, &fleet->families[f].from, false, manifest, id,
-                                   problems, tape_out, err);
+    status = heft__mapping_compile(&p->mapping, p->compiler, rank, &family_of(p)->from, manifest,
+                                   rank > 0, id, p->problems, &p->tapes[rank], err);
     heft_manifest_destroy(manifest);
     return status;
 }
 
 /* Compile every rank, so that one reply names the problems of all of them. */
-static heft_status_t compile_ranks(heft__fleet_t *fleet, uint32_t f, const heft__mapping_t *mapping,
-                                   const heft_tape_t **tapes, heft__problems_t *problems,
-                                   heft_error_t *err)
+static heft_status_t compile_ranks(planning_t *p, heft_error_t *err)
 {
     heft_status_t first = HEFT_OK;
-    for (uint32_t r = 0; r < fleet->families[f].n_ranks; r++) {
-        const heft__link_t *link = link_of_rank(fleet, f, r);
+    for (uint32_t r = 0; r < family_of(p)->n_ranks; r++) {
         heft_error_t why = HEFT_ERROR_INIT;
-        heft_status_t status = compile_rank(fleet, f, mapping, r, link, problems, &tapes[r], &why);
+        heft_status_t status = compile_rank(p, r, link_of_rank(p->fleet, p->f, r), &why);
         if (status != HEFT_OK && first == HEFT_OK) {
             first = status;
             if (err != NULL) {
@@ -228,47 +263,140 @@ static heft_status_t compile_ranks(heft__fleet_t *fleet, uint32_t f, const heft_
     return first;
 }
 
-static heft_status_t create_plan(heft__fleet_t *fleet, uint32_t f, const heft__mapping_t *mapping,
-                                 const heft_tape_t **tapes, heft_report_t **report_out,
-                                 heft_error_t *err)
+static heft_status_t resolve(planning_t *p, heft_error_t *err)
 {
-    heft__family_t *family = &fleet->families[f];
-    heft_plan_opts_t opts = HEFT_PLAN_OPTS_INIT;
-    heft_exception_t *exceptions = NULL;
     heft_manifest_t *manifest = NULL;
-    const heft__link_t *link = fleet->links;
-    while (link->family != f) {
+    const heft__link_t *link = p->fleet->links;
+    while (link->family != p->f) {
         link++; /* any rank: exceptions speak of names, which all ranks share */
     }
-    heft_status_t status = fetch_manifest(fleet, link, &manifest, err);
+    heft_status_t status = fetch_manifest(p->fleet, link, &manifest, err);
     if (status == HEFT_OK) {
-        status = heft__mapping_resolve(mapping, fleet->sources.whole, manifest, &exceptions,
-                                       &opts.n_exceptions, err);
+        status = heft__mapping_resolve(&p->mapping, family_of(p)->from.whole, manifest,
+                                       &p->exceptions, &p->opts.n_exceptions, err);
     }
-    if (status == HEFT_OK) {
-        opts.exceptions = exceptions;
-        opts.partial = mapping->is_partial;
-        status = heft_plan_create(tapes, family->n_ranks, mapping->first_rank, &opts, &family->plan,
-                                  report_out, err);
-    }
-    heft_exceptions_free(exceptions);
+    p->opts.exceptions = p->exceptions;
+    p->opts.partial = p->mapping.is_partial;
     heft_manifest_destroy(manifest);
     return status;
 }
 
-static heft_status_t prove(heft__fleet_t *fleet, uint32_t f, const heft__mapping_t *mapping,
-                           const heft_tape_t **tapes, heft__problems_t *problems, heft_error_t *err)
+/* Prove all ranks, as their tapes are. */
+static heft_status_t prove(planning_t *p, heft_plan_t **plan_out, heft_error_t *err)
 {
     heft_report_t *report = NULL;
-    heft_status_t status = create_plan(fleet, f, mapping, tapes, &report, err);
+    heft_status_t status = heft_plan_create(p->tapes, family_of(p)->n_ranks, p->mapping.first_rank,
+                                            &p->opts, plan_out, &report, err);
     if (status == HEFT_ERR_PROOF) {
-        heft__problems_add_report(problems, report);
+        heft__problems_add_report(p->problems, report);
     } else if (status != HEFT_OK && err != NULL) {
-        ADD_PROBLEM(problems, heft__problem_kind_of(status), "%s", err->message);
+        ADD_PROBLEM(p->problems, heft__problem_kind_of(status), "%s", err->message);
     }
-    heft__report_log_warnings(report, "fleet", heft__mapping_get_name(mapping));
+    heft__report_log_warnings(report, "fleet", heft__mapping_get_name(&p->mapping));
     heft_report_destroy(report);
-    fleet->n_compiled += status == HEFT_OK;
+    return status;
+}
+
+/* ---- this source's part ---- */
+
+/* In place every source must know its place among all senders, and what the engine's own loader is
+ * given hangs together over all of a rank. */
+static bool is_whole_needed(const planning_t *p, const heft_plan_t *whole)
+{
+    uint32_t param;
+    bool is_needed = has_in_place(p->fleet, p->f);
+    for (uint32_t r = 0; r < family_of(p)->n_ranks && !is_needed; r++) {
+        is_needed = heft__inputs_first(whole, r, &param) != NULL;
+    }
+    return is_needed;
+}
+
+static heft_status_t plan_part(const planning_t *p, heft_error_t *err)
+{
+    heft__family_t *family = family_of(p);
+    heft_tape_t **parts = heft__calloc(family->n_ranks, sizeof(heft_tape_t *));
+    heft_status_t status =
+        parts != NULL ? HEFT_OK : heft__error_nomem(err, family->n_ranks * sizeof(heft_tape_t *));
+    for (uint32_t r = 0; r < family->n_ranks && status == HEFT_OK; r++) {
+        status = heft_placement_apply_part(family_of(p)->from.placement, p->fleet->number,
+                                           p->tapes[r], &parts[r], err);
+    }
+    if (status == HEFT_OK) {
+        status = heft_plan_create_part((const heft_tape_t *const *)parts, family->n_ranks,
+                                       p->mapping.first_rank, &p->opts, &family->plan, err);
+    }
+    for (uint32_t r = 0; parts != NULL && r < family->n_ranks; r++) {
+        heft_tape_destroy(parts[r]);
+    }
+    heft__free(parts);
+    return status;
+}
+
+static heft_status_t plan_placed(planning_t *p, heft_error_t *err)
+{
+    heft_status_t status = HEFT_OK;
+    for (uint32_t r = 0; r < family_of(p)->n_ranks && status == HEFT_OK; r++) {
+        const heft__link_t *link = link_of_rank(p->fleet, p->f, r);
+        status =
+            heft__mapping_place(&p->mapping, &family_of(p)->from, false,
+                                link != NULL ? link->id : NULL, p->problems, &p->tapes[r], err);
+    }
+    return status == HEFT_OK ? prove(p, &family_of(p)->plan, err) : status;
+}
+
+/* From the plan over whole tensors, which proves the ranks, to one over what sources hold. What
+ * cannot be planned by parts (checks of a later recipe of a chain, thousands of boxes of a tensor
+ * on one source) is planned as a whole. */
+static heft_status_t plan_sources(planning_t *p, const heft_plan_t *whole, heft_error_t *err)
+{
+    heft__family_t *family = family_of(p);
+    heft_error_t why = HEFT_ERROR_INIT;
+    heft_status_t status = is_whole_needed(p, whole) ? HEFT_ERR_UNSUPPORTED : plan_part(p, &why);
+    family->is_part = status == HEFT_OK;
+    if (status == HEFT_ERR_UNSUPPORTED || status == HEFT_ERR_LIMIT) {
+        return plan_placed(p, err);
+    }
+    if (status != HEFT_OK) {
+        ADD_PROBLEM(p->problems, heft__problem_kind_of(status), "%s", why.message);
+        if (err != NULL) {
+            *err = why;
+        }
+    }
+    return status;
+}
+
+static heft_status_t digest_ranks(const planning_t *p, const heft_plan_t *whole, heft_error_t *err)
+{
+    heft__family_t *family = family_of(p);
+    family->plan_digests = heft__calloc(family->n_ranks, sizeof *family->plan_digests);
+    if (family->plan_digests == NULL) {
+        return heft__error_nomem(err, family->n_ranks * sizeof *family->plan_digests);
+    }
+    char placed[HEFT__DIGEST_SIZE];
+    heft__sources_digest(&family->from, placed);
+    for (uint32_t r = 0; r < family->n_ranks; r++) {
+        heft__sources_digest_plan(whole, r, placed, family->plan_digests[r]);
+    }
+    return HEFT_OK;
+}
+
+static heft_status_t plan_family(planning_t *p, heft_error_t *err)
+{
+    heft_plan_t *whole = NULL;
+    heft_status_t status = prove(p, &whole, err);
+    if (status == HEFT_OK) {
+        status = digest_ranks(p, whole, err);
+    }
+    if (status == HEFT_OK && family_of(p)->from.placement == NULL) {
+        family_of(p)->plan = whole;
+        p->fleet->n_compiled++;
+        return HEFT_OK;
+    }
+    if (status == HEFT_OK) {
+        status = plan_sources(p, whole, err);
+    }
+    p->fleet->n_compiled += status == HEFT_OK;
+    heft_plan_destroy(whole);
     return status;
 }
 
@@ -288,34 +416,39 @@ static heft_status_t read_mapping(heft__fleet_t *fleet, const heft__contract_t *
     return status;
 }
 
+static heft_status_t open_planning(planning_t *p, const heft__contract_t *contract,
+                                   heft_error_t *err)
+{
+    heft__family_t *family = family_of(p);
+    p->tapes = heft__calloc(family->n_ranks, sizeof *p->tapes);
+    family->tables = heft__calloc(family->n_ranks, sizeof *family->tables);
+    if (p->tapes == NULL || family->tables == NULL) {
+        return heft__error_nomem(err, family->n_ranks * sizeof *family->tables);
+    }
+    heft_status_t status = read_mapping(p->fleet, contract, &p->mapping, err);
+    return status == HEFT_OK
+               ? heft__mapping_open(&p->mapping, &family_of(p)->from, &p->compiler, err)
+               : status;
+}
+
 static heft_status_t make_plan(heft__fleet_t *fleet, uint32_t f, const heft__contract_t *contract,
                                heft__problems_t *problems, heft_error_t *err)
 {
-    uint32_t n_ranks = fleet->families[f].n_ranks;
-    heft__mapping_t mapping = { .n_ranks = 0 };
-    heft__family_t *family = &fleet->families[f];
-    const heft_tape_t **tapes = heft__calloc(n_ranks, sizeof *tapes);
-    family->tables = heft__calloc(n_ranks, sizeof *family->tables);
-    heft_status_t status = tapes != NULL && family->tables != NULL
-                               ? HEFT_OK
-                               : heft__error_nomem(err, n_ranks * sizeof *family->tables);
-    if (status == HEFT_OK) {
-        status = read_mapping(fleet, contract, &mapping, err);
-    }
+    planning_t p = { .fleet = fleet, .f = f, .opts = HEFT_PLAN_OPTS_INIT, .problems = problems };
+    heft_status_t status = open_planning(&p, contract, err);
     if (status != HEFT_OK && err != NULL) {
         ADD_PROBLEM(problems, HEFT__PROBLEM_MANIFEST, "%s", err->message);
     }
     if (status == HEFT_OK) {
-        status = compile_ranks(fleet, f, &mapping, tapes, problems, err);
+        status = compile_ranks(&p, err);
     }
     if (status == HEFT_OK) {
-        status = prove(fleet, f, &mapping, tapes, problems, err);
+        status = resolve(&p, err);
     }
-    for (uint32_t r = 0; tapes != NULL && r < n_ranks; r++) {
-        heft__mapping_release(&mapping, tapes[r]);
+    if (status == HEFT_OK) {
+        status = plan_family(&p, err);
     }
-    heft__free(tapes);
-    heft__mapping_fini(&mapping);
+    planning_fini(&p);
     return status;
 }
 
@@ -324,22 +457,24 @@ static heft_status_t make_reads(const heft__fleet_t *fleet, const heft_plan_t *p
                                 heft__reads_t *reads, heft_error_t *err)
 {
     heft_plan_info_t info;
-    heft__holder_t *holders = NULL;
+    heft_status_t status = HEFT_OK;
     heft_plan_query(plan, &info);
-    heft_status_t status = heft__holders_create(plan, &fleet->sources, &holders, err);
-    if (status != HEFT_OK) {
-        return status;
-    }
     reads->n = info.n_sources;
     reads->own = heft__calloc((size_t)reads->n + 1, sizeof *reads->own);
     reads->data = heft__calloc((size_t)reads->n + 1, sizeof *reads->data);
     if (reads->own == NULL || reads->data == NULL) {
-        status = heft__error_nomem(err, reads->n * sizeof *reads->data);
+        return heft__error_nomem(err, reads->n * sizeof *reads->data);
     }
     for (uint32_t s = 0; s < reads->n && status == HEFT_OK; s++) {
-        reads->own[s] = holders[s].sender == fleet->number ? holders[s].entry : UINT32_MAX;
+        heft_tensor_info_t tensor;
+        uint32_t sender = UINT32_MAX;
+        uint32_t entry = UINT32_MAX;
+        status = heft_plan_query_source(plan, s, &tensor, err);
+        if (status == HEFT_OK && !heft__sources_is_stand_in(&fleet->sources, tensor.name)) {
+            status = heft__sources_locate(&fleet->sources, tensor.name, &sender, &entry, err);
+        }
+        reads->own[s] = sender == fleet->number ? entry : UINT32_MAX;
     }
-    heft__free(holders);
     return status;
 }
 
@@ -395,8 +530,8 @@ static heft_status_t make_layouts(heft__fleet_t *fleet, heft__family_t *family,
         return status;
     }
     heft_error_t why = HEFT_ERROR_INIT;
-    status =
-        heft__delivery_route(family->plan, &family->from, family->inputs, &family->routes, &why);
+    status = heft__delivery_route(family->plan, &family->from, family->inputs, family->is_part,
+                                  &family->routes, &why);
     if (status != HEFT_OK) {
         ADD_PROBLEM(problems, heft__problem_kind_of(status), "%s", why.message);
         if (err != NULL) {
@@ -408,7 +543,8 @@ static heft_status_t make_layouts(heft__fleet_t *fleet, heft__family_t *family,
         family->deliveries[r] = (heft__delivery_t){ .routes = family->routes,
                                                     .inputs = &family->inputs[r],
                                                     .layout = &family->layouts[r],
-                                                    .rank_index = r };
+                                                    .rank_index = r,
+                                                    .n_sources = fleet->sources.n };
     }
     return HEFT_OK;
 }

@@ -222,29 +222,6 @@ static heft_status_t copy_tape(const heft_tape_t *tape, heft_tape_t **copy_out, 
     return status;
 }
 
-/* Takes tape, whatever comes of it. */
-static heft_status_t place(heft_tape_t *tape, const heft__sources_t *sources, bool is_alone,
-                           const char *member, heft__problems_t *problems,
-                           const heft_tape_t **tape_out, heft_error_t *err)
-{
-    heft_tape_t *placed = NULL;
-    heft_error_t why = HEFT_ERROR_INIT;
-    heft_status_t status = (is_alone ? heft__placement_apply_read : heft_placement_apply)(
-        sources->placement, tape, &placed, &why);
-    if (status == HEFT_OK) {
-        *tape_out = placed;
-        return HEFT_OK;
-    }
-    heft_tape_destroy(tape);
-    (void)!heft__problems_add(problems, heft__problem_kind_of(status), NULL, "%s%s%s",
-                              member != NULL ? member : "", member != NULL ? ": " : "",
-                              why.message);
-    if (err != NULL) {
-        *err = why;
-    }
-    return status;
-}
-
 static heft_status_t copy_exceptions(const heft_contract_t *contract,
                                      heft_exception_t **exceptions_out, uint32_t *n_out,
                                      heft_error_t *err)
@@ -264,29 +241,62 @@ static heft_status_t copy_exceptions(const heft_contract_t *contract,
 
 /* ---- what is made of it ---- */
 
-heft_status_t heft__mapping_compile(const heft__mapping_t *mapping, uint32_t i,
-                                    const heft__sources_t *sources, bool is_alone,
-                                    const heft_manifest_t *destination, const char *member,
-                                    heft__problems_t *problems, const heft_tape_t **tape_out,
-                                    heft_error_t *err)
+heft_status_t heft__mapping_open(const heft__mapping_t *mapping, const heft__sources_t *sources,
+                                 heft__compiler_t **compiler_out, heft_error_t *err)
 {
-    const heft_tape_t *traced = NULL;
+    *compiler_out = NULL;
+    return mapping->traced != NULL ? HEFT_OK
+                                   : heft__compiler_create(mapping->recipe, mapping->bindings,
+                                                           sources->whole, compiler_out, err);
+}
+
+heft_status_t heft__mapping_compile(const heft__mapping_t *mapping, heft__compiler_t *compiler,
+                                    uint32_t i, const heft__sources_t *sources,
+                                    const heft_manifest_t *destination, bool takes_read_alone,
+                                    const char *member, heft__problems_t *problems,
+                                    const heft_tape_t **tape_out, heft_error_t *err)
+{
     heft_tape_t *tape = NULL;
-    heft_status_t status;
     if (mapping->traced != NULL) {
-        status = take_tape(mapping, i, sources->whole, destination, member, problems, &traced, err);
-        if (status == HEFT_OK && sources->placement != NULL) {
-            status = copy_tape(traced, &tape, err);
-        }
-    } else {
-        status = heft__compile_rank(mapping->recipe, mapping->bindings, i, sources->whole,
-                                    destination, member, problems, &tape, err);
+        return take_tape(mapping, i, sources->whole, destination, member, problems, tape_out, err);
     }
-    if (status == HEFT_OK && sources->placement != NULL) {
-        return place(tape, sources, is_alone, member, problems, tape_out, err);
+    heft_status_t status = heft__compile_rank(compiler, i, destination, takes_read_alone, member,
+                                              problems, &tape, err);
+    if (status == HEFT_OK) {
+        *tape_out = tape;
+    }
+    return status;
+}
+
+heft_status_t heft__mapping_place(const heft__mapping_t *mapping, const heft__sources_t *sources,
+                                  bool is_alone, const char *member, heft__problems_t *problems,
+                                  const heft_tape_t **tape, heft_error_t *err)
+{
+    heft_tape_t *own = NULL;
+    heft_tape_t *placed = NULL;
+    heft_error_t why = HEFT_ERROR_INIT;
+    heft_status_t status = HEFT_OK;
+    if (mapping->traced != NULL) {
+        status = copy_tape(*tape, &own, &why);
+    } else {
+        own = (heft_tape_t *)(uintptr_t)*tape; /* made by heft__mapping_compile */
     }
     if (status == HEFT_OK) {
-        *tape_out = traced != NULL ? traced : tape;
+        status = (is_alone ? heft__placement_apply_read : heft_placement_apply)(sources->placement,
+                                                                                own, &placed, &why);
+    }
+    if (status == HEFT_OK) {
+        *tape = placed;
+        return HEFT_OK;
+    }
+    if (mapping->traced != NULL) {
+        heft_tape_destroy(own);
+    }
+    (void)!heft__problems_add(problems, heft__problem_kind_of(status), NULL, "%s%s%s",
+                              member != NULL ? member : "", member != NULL ? ": " : "",
+                              why.message);
+    if (err != NULL) {
+        *err = why;
     }
     return status;
 }

@@ -8,6 +8,7 @@
 #define HEFT_SYNC_MAPPING_H
 
 #include "heft/contract.h"
+#include "recipe/recipe.h"
 #include "sync/sources.h"
 #include "sync/wire.h"
 
@@ -47,19 +48,28 @@ HEFT_MUST_CHECK heft_status_t heft__mapping_encode(const heft__mapping_t *mappin
                                                    char **contract_out, char **mapping_out,
                                                    heft_error_t *err);
 
+/* What compiles its ranks against these sources; NULL of a traced one. Borrows both. */
+HEFT_MUST_CHECK heft_status_t heft__mapping_open(const heft__mapping_t *mapping,
+                                                 const heft__sources_t *sources,
+                                                 heft__compiler_t **compiler_out,
+                                                 heft_error_t *err);
 /*
- * The tape of rank first_rank + i, to be released. When it fails, every error is among the
- * problems, after "member: " (NULL: without). destination: NULL where nobody holds the rank. Of a
- * traced mapping the sources as a whole and the destination must be what it was traced for. Where
- * several sources hold the tensors the tape reads what each of them has; is_alone: for a partial
- * plan of this rank alone, no more than it needs of them.
+ * The tape of rank first_rank + i, to be released: it reads whole tensors. When it fails, every
+ * error is among the problems, after "member: " (NULL: without). destination: NULL where nobody
+ * holds the rank. Of a traced mapping the sources as a whole and the destination must be what it
+ * was traced for. takes_read_alone: as of heft__compiler_run.
  */
-HEFT_MUST_CHECK heft_status_t heft__mapping_compile(const heft__mapping_t *mapping, uint32_t i,
-                                                    const heft__sources_t *sources, bool is_alone,
-                                                    const heft_manifest_t *destination,
-                                                    const char *member, heft__problems_t *problems,
-                                                    const heft_tape_t **tape_out,
-                                                    heft_error_t *err);
+HEFT_MUST_CHECK heft_status_t
+heft__mapping_compile(const heft__mapping_t *mapping, heft__compiler_t *compiler, uint32_t i,
+                      const heft__sources_t *sources, const heft_manifest_t *destination,
+                      bool takes_read_alone, const char *member, heft__problems_t *problems,
+                      const heft_tape_t **tape_out, heft_error_t *err);
+/* In its place one that reads what each of the sources holds, of which there are several. is_alone:
+ * for a partial plan of this rank alone, no more than it needs of them. Failures as above. */
+HEFT_MUST_CHECK heft_status_t heft__mapping_place(const heft__mapping_t *mapping,
+                                                  const heft__sources_t *sources, bool is_alone,
+                                                  const char *member, heft__problems_t *problems,
+                                                  const heft_tape_t **tape, heft_error_t *err);
 /* A tape of this mapping, before the mapping is finished. NULL is fine. */
 void heft__mapping_release(const heft__mapping_t *mapping, const heft_tape_t *tape);
 /* Freed with heft_exceptions_free, before the mapping. */

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "plan/plan.h"
+
 #include "heft/names.h"
 
 void heft__sources_fini(heft__sources_t *sources)
@@ -252,6 +254,31 @@ heft_status_t heft__sources_bind(const heft__sources_t *sources, heft__member_t 
                                     err);
 }
 
+void heft__sources_digest(const heft__sources_t *sources, char placed_out[HEFT__DIGEST_SIZE])
+{
+    placed_out[0] = '\0';
+    if (sources->placement != NULL) {
+        heft__placement_digest(sources->placement, placed_out);
+    }
+}
+
+void heft__sources_digest_plan(const heft_plan_t *plan, uint32_t rank_index, const char *placed,
+                               char out[HEFT__DIGEST_SIZE])
+{
+    heft__sha256_t sha;
+    uint8_t digest[32];
+    if (placed[0] == '\0') {
+        (void)snprintf(out, HEFT__DIGEST_SIZE, "%s", heft_plan_get_rank_digest(plan, rank_index));
+        return;
+    }
+    heft__sha256_init(&sha);
+    heft__sha256_update_text(&sha, "heft plan of sources 1");
+    heft__sha256_update_text(&sha, heft__plan_get_whole_digest(plan, rank_index));
+    heft__sha256_update_text(&sha, placed);
+    heft__sha256_final(&sha, digest);
+    heft__hex(digest, sizeof digest, out);
+}
+
 uint32_t heft__sources_find(const heft__sources_t *sources, uint32_t replica, uint32_t rank)
 {
     for (uint32_t r = 0; r < sources->n; r++) {
@@ -260,6 +287,13 @@ uint32_t heft__sources_find(const heft__sources_t *sources, uint32_t replica, ui
         }
     }
     return UINT32_MAX;
+}
+
+bool heft__sources_is_stand_in(const heft__sources_t *sources, const char *name)
+{
+    char prefix[24];
+    const int n = snprintf(prefix, sizeof prefix, "rank-%u.", (unsigned)sources->n);
+    return sources->placement != NULL && strncmp(name, prefix, (size_t)n) == 0;
 }
 
 /* "rank-12.a.b" is "a.b" of source 12, as placements name what ranks hold. */

@@ -57,8 +57,16 @@ HEFT_MUST_CHECK heft_status_t heft__sources_face(heft__sources_t *sources, const
 /* Bind to these, and keep everything put that they are made of. */
 HEFT_MUST_CHECK heft_status_t heft__sources_bind(const heft__sources_t *sources,
                                                  heft__member_t *member, heft_error_t *err);
+/* What the ends of a link compare before the first byte: the digest of the rank's plan over whole
+ * tensors, and of who sends what of them (placed, of heft__sources_digest). From both follow the
+ * routes. */
+void heft__sources_digest(const heft__sources_t *sources, char placed_out[HEFT__DIGEST_SIZE]);
+void heft__sources_digest_plan(const heft_plan_t *plan, uint32_t rank_index, const char *placed,
+                               char out[HEFT__DIGEST_SIZE]);
 /* The number of a member; UINT32_MAX: it is none of them. */
 uint32_t heft__sources_find(const heft__sources_t *sources, uint32_t replica, uint32_t rank);
+/* Whether a source tensor of the plan of a part stands for what others send. */
+bool heft__sources_is_stand_in(const heft__sources_t *sources, const char *name);
 /* Whose tensor a source tensor of a plan is, and which of its manifest. HEFT_ERR_NOT_FOUND. */
 HEFT_MUST_CHECK heft_status_t heft__sources_locate(const heft__sources_t *sources, const char *name,
                                                    uint32_t *source_out, uint32_t *tensor_out,

@@ -340,7 +340,7 @@ static heft_status_t check_service(heft_subscriber_t *sub, const heft__order_t *
                                "it cannot feed version %lld: its engine changes parameters itself",
                                (long long)version);
     }
-    if (strcmp(sub->live_plan, heft_plan_get_rank_digest(sub->work.plan, 0)) != 0) {
+    if (strcmp(sub->live_plan, sub->work.digest) != 0) {
         return heft__error_set(
             err, HEFT_ERR_STATE,
             "it cannot feed version %lld: it was planned for another source since",
@@ -382,8 +382,7 @@ static heft_status_t put_plans(heft_subscriber_t *sub, const heft__feed_t *feed,
     }
     for (uint32_t i = 0; i < n; i++) {
         memcpy(entries[i].member, feed->targets[i].id, sizeof entries[i].member);
-        memcpy(entries[i].plan, heft_plan_get_rank_digest(sub->work.plan, 0),
-               sizeof entries[i].plan);
+        memcpy(entries[i].plan, sub->work.digest, sizeof entries[i].plan);
     }
     heft_status_t status = heft__plans_encode(entries, n, &text, err);
     if (status == HEFT_OK) {
@@ -441,7 +440,7 @@ static heft_status_t put_digests(heft_subscriber_t *sub, char digest_out[HEFT__D
 {
     heft__digest_set_t set = { .params = sub->digests, .n_params = sub->n_params };
     char *text = NULL;
-    memcpy(set.plan, heft_plan_get_rank_digest(sub->work.plan, 0), sizeof set.plan);
+    memcpy(set.plan, sub->work.digest, sizeof set.plan);
     heft_status_t status = heft__digests_encode(&set, 1, &text, err);
     if (status == HEFT_OK) {
         status = heft__member_put_object(sub->member, text, digest_out, err);

@@ -65,7 +65,7 @@ static void do_preflight(heft_subscriber_t *sub, const heft__order_t *order)
     report->problems = problems;
     report->plan[0] = '\0';
     if (status == HEFT_OK) {
-        memcpy(report->plan, heft_plan_get_rank_digest(sub->work.plan, 0), sizeof report->plan);
+        memcpy(report->plan, sub->work.digest, sizeof report->plan);
     }
     heft__member_unlock(sub->member, false);
     heft__member_conclude(sub->member, status == HEFT_OK ? HEFT__RESULT_OK : HEFT__RESULT_FAILED,
@@ -142,11 +142,9 @@ static void do_stage(heft_subscriber_t *sub, const heft__order_t *order)
         heft__window_query(sub->window, &state);
     }
     const bool is_ready = sub->window != NULL && sub->window->ptr != NULL && state.n_writing == 0;
-    if (sub->work.plan == NULL ||
-        strcmp(order->plan, heft_plan_get_rank_digest(sub->work.plan, 0)) != 0) {
-        (void)heft__error_set(
-            &err, HEFT_ERR_STATE, "plan digest %.16s ordered, %.16s here", order->plan,
-            sub->work.plan != NULL ? heft_plan_get_rank_digest(sub->work.plan, 0) : "none");
+    if (sub->work.plan == NULL || strcmp(order->plan, sub->work.digest) != 0) {
+        (void)heft__error_set(&err, HEFT_ERR_STATE, "plan digest %.16s ordered, %.16s here",
+                              order->plan, sub->work.plan != NULL ? sub->work.digest : "none");
     } else if (!is_ready) {
         (void)heft__error_set(&err, HEFT_ERR_STATE, "staging is not ready: %u earlier writers",
                               state.n_writing);
@@ -177,7 +175,7 @@ static void do_stage(heft_subscriber_t *sub, const heft__order_t *order)
 static heft_status_t add_shares(heft_subscriber_t *sub, const char *digest, uint32_t *sender_out,
                                 heft_error_t *err)
 {
-    const char *plan = heft_plan_get_rank_digest(sub->work.plan, 0);
+    const char *plan = sub->work.digest;
     heft__digest_set_t set = { .n_params = 0 };
     char *text = NULL;
     size_t n = 0;
@@ -215,7 +213,7 @@ static heft_status_t check_senders(const heft_subscriber_t *sub, const bool *has
             heft__source_label(&sub->work.sources, s, label);
             return heft__error_set(err, HEFT_ERR_DIGEST, "%s %s digests for plan %.16s", label,
                                    is_sender ? "gives no" : "sends nothing and gives",
-                                   heft_plan_get_rank_digest(sub->work.plan, 0));
+                                   sub->work.digest);
         }
     }
     return HEFT_OK;
@@ -257,7 +255,7 @@ static heft_status_t collect_expected(heft_subscriber_t *sub, const heft__order_
     heft_status_t status = collect_shares(sub, order, has_given, &n_found, err);
     if (status == HEFT_OK && n_found == 0) {
         status = heft__error_set(err, HEFT_ERR_DIGEST, "no source gives digests for plan %.16s",
-                                 heft_plan_get_rank_digest(sub->work.plan, 0));
+                                 sub->work.digest);
     }
     if (status == HEFT_OK && !sub->is_fed) {
         status = check_senders(sub, has_given, err);
@@ -350,7 +348,7 @@ static void publish_version(heft_subscriber_t *sub, const heft__order_t *order)
 {
     (void)pthread_mutex_lock(&sub->lock);
     sub->version = order->version;
-    memcpy(sub->live_plan, heft_plan_get_rank_digest(sub->work.plan, 0), sizeof sub->live_plan);
+    memcpy(sub->live_plan, sub->work.digest, sizeof sub->live_plan);
     heft__free(sub->kept);
     sub->kept = NULL;
     for (uint32_t i = 0; i < sub->n_params; i++) { /* what is recorded comes later */
@@ -668,7 +666,7 @@ static void do_live(heft_subscriber_t *sub)
                               .is_recorded =
                                   sub->kept != NULL ? sub->kept : sub->work.roles.is_recorded,
                               .recorded = sub->digests };
-        memcpy(live.set.plan, heft_plan_get_rank_digest(sub->work.plan, 0), sizeof live.set.plan);
+        memcpy(live.set.plan, sub->work.digest, sizeof live.set.plan);
         if (heft__subscriber_check_live(sub, sub->work.roles.is_watched, sub->digests, &why) !=
                 HEFT_OK &&
             live.version > 0) {

@@ -48,9 +48,11 @@ void heft__work_fini(heft__work_t *work)
 
 heft__delivery_t heft__work_delivery(const heft__work_t *work)
 {
-    return (heft__delivery_t){
-        .routes = work->routes, .inputs = &work->inputs, .layout = &work->layout, .plan = work->plan
-    };
+    return (heft__delivery_t){ .routes = work->routes,
+                               .inputs = &work->inputs,
+                               .layout = &work->layout,
+                               .plan = work->plan,
+                               .n_sources = work->sources.n };
 }
 
 static heft_status_t alloc_work(heft__work_t *work, heft_error_t *err)
@@ -217,8 +219,8 @@ static heft_status_t fill_work(const heft_subscriber_t *sub, const heft_exceptio
         status = heft__staging_init_plan(work->plan, 0, &work->inputs, &work->layout, err);
     }
     if (status == HEFT_OK) {
-        status =
-            heft__delivery_route(work->plan, &work->sources, &work->inputs, &work->routes, err);
+        status = heft__delivery_route(work->plan, &work->sources, &work->inputs, false,
+                                      &work->routes, err);
     }
     if (status == HEFT_OK) {
         status = alloc_work(work, err);
@@ -251,6 +253,24 @@ static heft_status_t prove(const heft_subscriber_t *sub, const heft_tape_t *tape
     return status;
 }
 
+/* The tape of this rank over what the sources hold, to be released. */
+static heft_status_t make_tape(const heft_subscriber_t *sub, const heft__sources_t *sources,
+                               heft__problems_t *problems, const heft_tape_t **tape_out,
+                               heft_error_t *err)
+{
+    const uint32_t i = sub->rank - sub->mapping.first_rank;
+    heft__compiler_t *compiler = NULL;
+    heft_status_t status = heft__mapping_open(&sub->mapping, sources, &compiler, err);
+    if (status == HEFT_OK) {
+        status = heft__mapping_compile(&sub->mapping, compiler, i, sources, sub->manifest, false,
+                                       NULL, problems, tape_out, err);
+    }
+    heft__compiler_destroy(compiler);
+    return status == HEFT_OK && sources->placement != NULL
+               ? heft__mapping_place(&sub->mapping, sources, true, NULL, problems, tape_out, err)
+               : status;
+}
+
 /* For work->sources. */
 static heft_status_t make_work(const heft_subscriber_t *sub, heft__problems_t *problems,
                                heft__work_t *work, heft_error_t *err)
@@ -259,9 +279,7 @@ static heft_status_t make_work(const heft_subscriber_t *sub, heft__problems_t *p
     const heft_tape_t *tape = NULL;
     heft_exception_t *exceptions = NULL;
     uint32_t n_exceptions = 0;
-    heft_status_t status =
-        heft__mapping_compile(&sub->mapping, sub->rank - sub->mapping.first_rank, sources, true,
-                              sub->manifest, NULL, problems, &tape, err);
+    heft_status_t status = make_tape(sub, sources, problems, &tape, err);
     if (status == HEFT_OK) {
         status = heft__mapping_resolve(&sub->mapping, sources->whole, sub->manifest, &exceptions,
                                        &n_exceptions, err);
@@ -270,6 +288,9 @@ static heft_status_t make_work(const heft_subscriber_t *sub, heft__problems_t *p
         status = prove(sub, tape, exceptions, n_exceptions, problems, &work->plan, err);
     }
     if (status == HEFT_OK) {
+        char placed[HEFT__DIGEST_SIZE];
+        heft__sources_digest(sources, placed);
+        heft__sources_digest_plan(work->plan, 0, placed, work->digest);
         status = fill_work(sub, exceptions, n_exceptions, work, err);
     }
     heft_exceptions_free(exceptions);

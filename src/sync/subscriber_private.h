@@ -35,8 +35,9 @@ typedef struct heft__roles {
 
 /* What is made of a plan, and room for what a round brings. Before the first plan: the layout. */
 typedef struct heft__work {
-    heft__sources_t sources; /* what follows is made for these */
-    heft_plan_t *plan;       /* of this rank */
+    heft__sources_t sources;        /* what follows is made for these */
+    heft_plan_t *plan;              /* of this rank */
+    char digest[HEFT__DIGEST_SIZE]; /* what its sources compare it by */
     heft_routes_t *routes;
     heft__inputs_t inputs;
     heft__staging_t layout;

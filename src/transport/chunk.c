@@ -96,6 +96,37 @@ struct heft__chunk_rx {
     bool has_failed;
 };
 
+static uint32_t first_packed(const heft__expect_t *expect)
+{
+    return expect->n_routes - expect->n_packed;
+}
+
+/* What headers call a route; and the route of a number, n_routes if there is none. */
+static uint64_t number_of(const heft__expect_t *expect, uint64_t route)
+{
+    return expect->numbers != NULL && route >= first_packed(expect)
+               ? expect->numbers[route - first_packed(expect)]
+               : route;
+}
+
+static uint64_t find_number(const heft__expect_t *expect, uint64_t number)
+{
+    uint32_t low = first_packed(expect);
+    uint32_t high = expect->n_routes;
+    if (expect->numbers == NULL || number < low) {
+        return number;
+    }
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (number_of(expect, middle) < number) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low < expect->n_routes && number_of(expect, low) == number ? low : expect->n_routes;
+}
+
 static bool is_packed(const heft__expect_t *expect, uint64_t route)
 {
     return route >= expect->n_routes - expect->n_packed;
@@ -137,18 +168,23 @@ static heft_status_t alloc_rx(heft__chunk_rx_t *rx, const heft__expect_t *expect
 {
     const size_t n = expect->n_routes > 0 ? expect->n_routes : 1;
     heft__route_t *routes = heft__calloc(n, sizeof *routes);
+    uint64_t *numbers = expect->numbers != NULL ? heft__calloc(n, sizeof *numbers) : NULL;
     rx->expect = *expect;
     rx->expect.routes = routes;
+    rx->expect.numbers = numbers;
     rx->first = heft__calloc(n, sizeof *rx->first);
     rx->n_left = heft__calloc(n, sizeof *rx->n_left);
     rx->arrived = heft__calloc(rx->n_bits / 8 + 1, 1);
     rx->damaged = heft__calloc(rx->n_bits / 8 + 1, 1);
     if (routes == NULL || rx->first == NULL || rx->n_left == NULL || rx->arrived == NULL ||
-        rx->damaged == NULL) {
+        rx->damaged == NULL || (expect->numbers != NULL && numbers == NULL)) {
         return heft__error_nomem(err, n * sizeof *routes + rx->n_bits / 4);
     }
     if (expect->n_routes > 0) {
         memcpy(routes, expect->routes, expect->n_routes * sizeof *routes);
+    }
+    if (numbers != NULL) {
+        memcpy(numbers, expect->numbers, expect->n_packed * sizeof *numbers);
     }
     uint64_t bit = 0;
     for (uint32_t i = 0; i < expect->n_routes; i++) {
@@ -220,6 +256,7 @@ void heft__chunk_rx_destroy(heft__chunk_rx_t *rx)
         return;
     }
     heft__free((void *)(uintptr_t)rx->expect.routes);
+    heft__free((void *)(uintptr_t)rx->expect.numbers);
     heft__free((void *)rx->names);
     heft__free(rx->first);
     heft__free(rx->n_left);
@@ -300,9 +337,9 @@ static void find_gap(const heft__chunk_rx_t *rx, uint32_t route, uint64_t *begin
     *end_out = end;
 }
 
-/* The header agrees with what is expected; *bit_out is its chunk. */
-static heft_status_t check_header(const heft__chunk_rx_t *rx, const heft__chunk_header_t *h,
-                                  size_t n, uint64_t *bit_out, heft_error_t *err)
+/* The header agrees with what is expected; *bit_out is its chunk, and its route is one of ours. */
+static heft_status_t check_header(const heft__chunk_rx_t *rx, heft__chunk_header_t *h, size_t n,
+                                  uint64_t *bit_out, heft_error_t *err)
 {
     if (h->token.epoch != rx->token.epoch || h->token.seq != rx->token.seq) {
         return heft__error_set(err, HEFT_ERR_STALE, "chunk of round %llu.%llu in round %llu.%llu",
@@ -310,9 +347,11 @@ static heft_status_t check_header(const heft__chunk_rx_t *rx, const heft__chunk_
                                (unsigned long long)rx->token.epoch,
                                (unsigned long long)rx->token.seq);
     }
+    const uint64_t number = h->route;
+    h->route = find_number(&rx->expect, number);
     if (h->route >= rx->expect.n_routes) {
         return heft__error_set(err, HEFT_ERR_PROTOCOL, "chunk of route %llu, there are %u",
-                               (unsigned long long)h->route, rx->expect.n_routes);
+                               (unsigned long long)number, rx->expect.n_routes);
     }
     char where[PLACE_TEXT_BYTES];
     const heft__route_t *route = &rx->expect.routes[h->route];
@@ -495,11 +534,20 @@ heft_status_t heft__chunk_rx_check_whole(const heft__chunk_rx_t *rx, heft_error_
 
 /* ---- sender ---- */
 
+/* A header as it goes out. */
+static void encode(const heft__chunk_tx_t *tx, const heft__chunk_header_t *header,
+                   uint8_t out[HEFT__CHUNK_HEADER_BYTES])
+{
+    heft__chunk_header_t wire = *header;
+    wire.route = number_of(tx->expect, header->route);
+    heft__chunk_encode(&wire, tx->expect->crc, out);
+}
+
 static heft_status_t send_once(const heft__chunk_tx_t *tx, const heft__chunk_header_t *header,
                                const uint8_t *data, heft_error_t *err)
 {
     uint8_t bytes[HEFT__CHUNK_HEADER_BYTES];
-    heft__chunk_encode(header, tx->expect->crc, bytes);
+    encode(tx, header, bytes);
     return heft__remote_send(tx->remote, bytes, data, (int64_t)header->length, tx->deadline_mono_ns,
                              err);
 }
@@ -570,7 +618,7 @@ static heft_status_t post(heft__chunk_tx_t *tx, uint32_t slot, heft_error_t *err
 {
     uint8_t bytes[HEFT__CHUNK_HEADER_BYTES];
     const heft__chunk_header_t *header = &tx->slots[slot].header;
-    heft__chunk_encode(header, tx->expect->crc, bytes);
+    encode(tx, header, bytes);
     return heft__remote_post(tx->remote, slot, !is_packed(tx->expect, header->route), bytes,
                              tx->slots[slot].data, (int64_t)header->length, tx->deadline_mono_ns,
                              err);

@@ -62,6 +62,9 @@ typedef struct heft__expect {
      * before `offset` of the route. A sender needs pack, a receiver unpack. All are borrowed for as
      * long as the expectation holds. */
     uint32_t n_packed;
+    /* NULL: headers number routes as they stand here. Or what they call the packed ones, ascending,
+     * from the number of the others on: a sender need not know those of all others. */
+    const uint64_t *numbers;
     heft__pack_t pack;
     heft__pack_t unpack;
     void *pack_arg;

@@ -276,6 +276,7 @@ static void second_push_compiles_attaches_and_allocates_nothing(void **state)
         n_compiled[r] = fleet.sources[r].pub->fleet.n_compiled;
         n_attached[r] = fleet.sources[r].pub->fleet.n_attached;
         assert_int_equal(n_compiled[r], 1);
+        assert_true(fleet.sources[r].pub->fleet.families[0].is_part); /* of what it sends alone */
         least[r] = INT64_MAX; /* other threads allocate too: the quietest push is the one that
                                  tells */
     }

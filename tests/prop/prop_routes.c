@@ -849,6 +849,28 @@ static void judge_alone(const fleet_t *f, heft_tape_t *const *tape, uint32_t ran
     heft_plan_destroy(plan);
 }
 
+/* It knows which parameters are its alone, and which others send something of as well. */
+static void judge_param_senders(const fleet_t *f, const heft_routes_t *part, uint32_t sender,
+                                uint32_t r)
+{
+    for (uint32_t p = 0; p < heft_plan_get_n_params(f->plan, r); p++) {
+        uint32_t n = 0;
+        uint32_t n_part = 0;
+        bool sends = false;
+        bool sends_part = false;
+        const uint32_t *senders = heft_routes_get_param_senders(f->routes, r, p, &n);
+        const uint32_t *in_part = heft_routes_get_param_senders(part, r, p, &n_part);
+        for (uint32_t i = 0; i < n; i++) {
+            sends = sends || senders[i] == sender;
+        }
+        for (uint32_t i = 0; i < n_part; i++) {
+            sends_part = sends_part || in_part[i] == sender;
+        }
+        assert_int_equal(sends_part, sends);
+        assert_true(!sends || (n == 1) == (n_part == 1));
+    }
+}
+
 /* A sender that plans its own part alone comes to the same routes. */
 static void judge_part(const fleet_t *f, uint32_t sender)
 {
@@ -873,6 +895,7 @@ static void judge_part(const fleet_t *f, uint32_t sender)
         if (info.digest != NULL) {
             assert_string_equal(part.digest, info.digest);
         }
+        judge_param_senders(f, routes, sender, r);
     }
     heft_routes_destroy(routes);
     heft_plan_destroy(plan);

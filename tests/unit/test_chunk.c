@@ -419,21 +419,29 @@ static heft_status_t unpack_stripes(void *arg, uint32_t route, uint8_t *base, in
     return HEFT_OK;
 }
 
-static heft_status_t take_packed(heft__chunk_rx_t *rx, uint8_t *window, const heft__route_t *all,
-                                 uint32_t route, uint64_t index, uint8_t fill, heft_error_t *err)
+/* A chunk of a route that the header calls by this number. */
+static heft_status_t take_numbered(heft__chunk_rx_t *rx, uint8_t *window,
+                                   const heft__route_t *route, uint64_t number, uint64_t index,
+                                   uint8_t fill, heft_error_t *err)
 {
     uint8_t header[HEFT__CHUNK_HEADER_BYTES];
     uint8_t data[100];
-    const int64_t left = all[route].bytes - (int64_t)index * 100;
+    const int64_t left = route->bytes - (int64_t)index * 100;
     heft__chunk_header_t h = { .token = round_1,
-                               .route = route,
+                               .route = number,
                                .index = index,
-                               .offset = (uint64_t)all[route].offset + index * 100,
+                               .offset = (uint64_t)route->offset + index * 100,
                                .length = (uint64_t)(left < 100 ? left : 100) };
     memset(data, fill, sizeof data);
     h.crc = heft__crc32c(0, data, (int64_t)h.length);
     heft__chunk_encode(&h, heft__crc32c, header);
     return heft__chunk_rx_take(rx, window, header, data, h.length, err);
+}
+
+static heft_status_t take_packed(heft__chunk_rx_t *rx, uint8_t *window, const heft__route_t *all,
+                                 uint32_t route, uint64_t index, uint8_t fill, heft_error_t *err)
+{
+    return take_numbered(rx, window, &all[route], route, index, fill, err);
 }
 
 static void seven_chunks_from_three_senders(void **state)
@@ -480,6 +488,44 @@ static void seven_chunks_from_three_senders(void **state)
     EXPECT_STATUS(take_packed(rx, window, all, 3, 1, 1, &err), HEFT_ERR_PROTOCOL);
     EXPECT_MESSAGE("chunk 1 of route 3 came twice");
     EXPECT_STATUS(heft__chunk_rx_begin(rx, &err), HEFT_ERR_PROTOCOL); /* a fourth sender */
+    heft__chunk_rx_destroy(rx);
+}
+
+/* Packed routes may have numbers of their own; what they are called otherwise is none of them. */
+static void packed_routes_go_by_their_numbers(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft__chunk_rx_t *rx = NULL;
+    uint8_t window[WINDOW] = { 0 };
+    heft__route_t all[] = { { 0, 250 }, { 256, 0 }, { 256, 150 }, { 256, 150 } };
+    uint64_t numbers[] = { 7, UINT64_C(5000000000) };
+    const heft__expect_t expect = { .routes = all,
+                                    .n_routes = 4,
+                                    .n_senders = 2,
+                                    .chunk_bytes = 100,
+                                    .crc = heft__crc32c,
+                                    .n_packed = 2,
+                                    .numbers = numbers,
+                                    .unpack = unpack_stripes,
+                                    .pack_arg = all };
+    EXPECT_STATUS(heft__chunk_rx_create(&expect, WINDOW, &rx, &err), HEFT_OK);
+    static const uint64_t none[] = { 2, 3, 6, 8, UINT64_C(4999999999), UINT64_C(5000000001) };
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) {
+        heft__chunk_rx_arm(rx, round_1);
+        EXPECT_STATUS(take_numbered(rx, window, &all[2], none[i], 0, 1, &err), HEFT_ERR_PROTOCOL);
+        EXPECT_MESSAGE("there are 4");
+    }
+    numbers[0] = 0; /* they are the receiver's own by now */
+    heft__chunk_rx_arm(rx, round_1);
+    for (uint64_t index = 0; index < 2; index++) {
+        EXPECT_STATUS(take_numbered(rx, window, &all[2], 7, index, 1, &err), HEFT_OK);
+        EXPECT_STATUS(take_numbered(rx, window, &all[3], UINT64_C(5000000000), index, 2, &err),
+                      HEFT_OK);
+    }
+    for (int i = 0; i < 300; i++) {
+        assert_int_equal(window[256 + i], 1 + i / STRIPE % 2);
+    }
     heft__chunk_rx_destroy(rx);
 }
 
@@ -547,6 +593,7 @@ int main(void)
         cmocka_unit_test(names_say_which_bytes),
         cmocka_unit_test(wrong_routes_are_refused),
         cmocka_unit_test(seven_chunks_from_three_senders),
+        cmocka_unit_test(packed_routes_go_by_their_numbers),
         cmocka_unit_test(beyond_4gib_offsets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -108,12 +108,14 @@ static heft_status_t end_init(const env_t *e, uint32_t sender, end_t *end, heft_
         status = heft__staging_init_plan(e->plan, 0, &end->inputs, &end->layout, err);
     }
     if (status == HEFT_OK) {
-        status = heft__delivery_route(e->plan, &e->sources, &end->inputs, &end->routes, err);
+        status = heft__delivery_route(e->plan, &e->sources, &end->inputs, false, &end->routes, err);
     }
     if (status == HEFT_OK) {
-        end->delivery = (heft__delivery_t){
-            .routes = end->routes, .inputs = &end->inputs, .layout = &end->layout, .plan = e->plan
-        };
+        end->delivery = (heft__delivery_t){ .routes = end->routes,
+                                            .inputs = &end->inputs,
+                                            .layout = &end->layout,
+                                            .plan = e->plan,
+                                            .n_sources = e->sources.n };
         status = heft__packing_init(&end->delivery, 0, end->layout.n_entries, sender, &end->packing,
                                     err);
     }

@@ -184,6 +184,33 @@ static void parts_are_those_of_the_whole(void **state)
     fleet_fini(&f);
 }
 
+/* The second rank holds nothing but the padding of a tensor that one sender holds: it is the work
+ * of the lowest sender of another parameter. */
+static void a_rank_of_padding_alone_has_the_sender_of_the_whole(void **state)
+{
+    static const char *const names[][2] = { { "a", "m" }, { "m", "a" } };
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        fleet_t f;
+        fx_t fx;
+        fleet_init(&f);
+        fx_init(&fx);
+        for (int r = 0; r < 2; r++) {
+            if (r > 0) {
+                fx_next(&fx);
+            }
+            heft_view_t t = fx_buffer(&fx, HEFT_BUFFER_TEMP, "", HEFT_DTYPE_BF16, "12,4");
+            fx_copy(&fx, fx_narrow(t, 0, 0, 6), source(&fx, "z"), "");
+            fx_fill(&fx, fx_narrow(t, 0, 6, 12), 0, "");
+            fx_copy(&fx, fx_param(&fx, names[k][0], "6,4"), fx_narrow(t, 0, 6 * r, 6 * r + 6), "");
+            fx_copy(&fx, fx_param(&fx, names[k][1], "6,4"), source(&fx, "w"), "");
+        }
+        expect_parts_of_whole(&fx, &f);
+        fx_fini(&fx);
+        fleet_fini(&f);
+    }
+}
+
 static void a_part_leaves_out_what_is_of_others(void **state)
 {
     (void)state;
@@ -330,6 +357,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_are_those_of_the_whole),
+        cmocka_unit_test(a_rank_of_padding_alone_has_the_sender_of_the_whole),
         cmocka_unit_test(a_part_leaves_out_what_is_of_others),
         cmocka_unit_test(a_part_has_its_checks),
         cmocka_unit_test(what_needs_another_sender_is_refused),
