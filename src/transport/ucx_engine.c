@@ -95,6 +95,13 @@ static heft_status_t failed(heft__ucx_t *ucx, const char *what, ucs_status_t sta
                            ucx->api->ucs_status_string(status));
 }
 
+/* One-sided puts are used only over networks that have them. Without the feature UCX does not take
+ * part in imitating them either: over tcp that imitation writes wherever a message tells it to. */
+static bool needs_puts(const heft__ucx_t *ucx)
+{
+    return ucx->opts.always_put || access("/sys/class/infiniband", F_OK) == 0;
+}
+
 static heft_status_t make_context(heft__ucx_t *ucx)
 {
     ucp_config_t *config = NULL;
@@ -103,7 +110,8 @@ static heft_status_t make_context(heft__ucx_t *ucx)
         return status;
     }
     const ucp_params_t params = { .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
-                                  .features = UCP_FEATURE_RMA | UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+                                  .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP |
+                                              (needs_puts(ucx) ? UCP_FEATURE_RMA : 0u),
                                   .name = "heft" };
     const ucs_status_t rc =
         ucx->api->ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &ucx->context);

@@ -4,6 +4,8 @@
  * own shared memory. Which of the two is the test's argument.
  */
 #include "kernel/kernel.h"
+#include "transport/ucx_api.h"
+#include "transport/ucx_endpoint.h"
 #include "ucx_peer_process.h"
 
 #include <dirent.h>
@@ -312,6 +314,70 @@ static void over_tcp_both_ends_have_the_same_segments(void **state)
     up_end(&peer);
 }
 
+static heft__window_t *open_window(void)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft__window_t *window = NULL;
+    heft__window_params_t params = { .bytes = BYTES, .memory = HEFT__MEMORY_HOST };
+    memset(params.incarnation, 0x11, sizeof params.incarnation);
+    EXPECT_STATUS(heft__window_create(heft__ucx_get_transport(ucx), &params, &window, &err),
+                  HEFT_OK);
+    return window;
+}
+
+/* Puts of a program that is no sender of ours, but has read the endpoint. */
+static void put_as_a_stranger(const heft__ucx_endpoint_t *endpoint)
+{
+    const heft__ucx_api_t *api = NULL;
+    heft_error_t err = HEFT_ERROR_INIT;
+    ucp_context_h context;
+    ucp_worker_h worker;
+    ucp_ep_h ep;
+    ucp_rkey_h rkey;
+    EXPECT_STATUS(heft__ucx_api_load(&api, &err), HEFT_OK);
+    const ucp_params_t params = { .field_mask = UCP_PARAM_FIELD_FEATURES,
+                                  .features = UCP_FEATURE_RMA };
+    const ucp_worker_params_t of_worker = { .field_mask = 0 };
+    const ucp_ep_params_t of_ep = { .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS,
+                                    .address = (const ucp_address_t *)endpoint->worker };
+    const ucp_request_param_t none = { .op_attr_mask = 0 };
+    assert_int_equal(api->ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, NULL, &context),
+                     UCS_OK);
+    assert_int_equal(api->ucp_worker_create(context, &of_worker, &worker), UCS_OK);
+    assert_int_equal(api->ucp_ep_create(worker, &of_ep, &ep), UCS_OK);
+    assert_int_equal(api->ucp_ep_rkey_unpack(ep, endpoint->key, &rkey), UCS_OK);
+    (void)api->ucp_put_nbx(ep, source, 4096, endpoint->base, rkey, &none);
+    (void)api->ucp_ep_flush_nbx(ep, &none);
+    for (const int64_t until = in_ms(1000); heft__clock_mono_ns() < until;) {
+        (void)api->ucp_worker_progress(worker);
+    }
+    api->ucp_rkey_destroy(rkey);
+    api->ucp_worker_destroy(worker);
+    api->ucp_cleanup(context);
+}
+
+static void over_tcp_nobody_writes_without_asking(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    if (strcmp(getenv("UCX_TLS"), "tcp") != 0) {
+        skip(); /* shared memory is for whoever may map it */
+    }
+    heft__window_t *window = open_window();
+    heft__ucx_endpoint_t endpoint;
+    heft__text_t text;
+    heft__text_init(&text);
+    heft__window_encode(window, &text);
+    EXPECT_STATUS(heft__ucx_endpoint_decode(text.data, text.len, &endpoint, &err), HEFT_OK);
+    heft__text_fini(&text);
+    memset(window->ptr, 7, BYTES);
+    put_as_a_stranger(&endpoint);
+    for (int64_t i = 0; i < BYTES; i++) {
+        assert_int_equal(window->ptr[i], 7);
+    }
+    heft__window_destroy(window);
+}
+
 static void a_receiver_that_dies_is_a_lost_peer(void **state)
 {
     (void)state;
@@ -367,17 +433,6 @@ static void a_silent_receiver_is_lost_long_before_the_deadline(void **state)
     heft__remote_close(remote);
     (void)kill(peer.pid, SIGCONT);
     up_end(&peer);
-}
-
-static heft__window_t *open_window(void)
-{
-    heft_error_t err = HEFT_ERROR_INIT;
-    heft__window_t *window = NULL;
-    heft__window_params_t params = { .bytes = BYTES, .memory = HEFT__MEMORY_HOST };
-    memset(params.incarnation, 0x11, sizeof params.incarnation);
-    EXPECT_STATUS(heft__window_create(heft__ucx_get_transport(ucx), &params, &window, &err),
-                  HEFT_OK);
-    return window;
 }
 
 static void start_storm(heft__window_t *window, up_process_t *sender)
@@ -672,6 +727,7 @@ int main(int argc, char **argv)
         PROMISE(an_end_without_all_chunks_names_the_route),
         PROMISE(another_incarnation_is_refused),
         PROMISE(over_tcp_both_ends_have_the_same_segments),
+        PROMISE(over_tcp_nobody_writes_without_asking),
         SILENCE(a_receiver_that_dies_is_a_lost_peer),
         SILENCE(a_receiver_that_stops_ends_every_call),
         SILENCE(a_silent_receiver_is_lost_long_before_the_deadline),
