@@ -552,6 +552,11 @@ static void every_allocation_may_fail(void **state)
         f.shards[f.n_shards++] = part_of(&f, 0, (uint32_t)i, 0, i, 3);
         f.shards[f.n_shards++] = whole_of(&f, 1, (uint32_t)i);
     }
+    static const uint32_t hosts[] = { 4, 4, 5 };
+    heft_placement_opts_t opts = HEFT_PLACEMENT_OPTS_INIT;
+    opts.hosts = hosts;
+    opts.n_hosts = 3;
+    opts.to_host = 5;
     for (long k = 0;; k++) {
         heft_error_t err = HEFT_ERROR_INIT;
         heft_placement_t *p = NULL;
@@ -559,7 +564,7 @@ static void every_allocation_may_fail(void **state)
         const int64_t live = heft__alloc_live();
         heft__alloc_fail_at(k);
         heft_status_t status =
-            heft_placement_create(f.manifest, f.shards, f.n_shards, NULL, &p, &err);
+            heft_placement_create(f.manifest, f.shards, f.n_shards, &opts, &p, &err);
         if (status == HEFT_OK) {
             plan = place(&f, p, &status, &err);
         }

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import random
+import subprocess
 import threading
 from collections.abc import Iterator
 
@@ -192,6 +195,28 @@ def test_experts_move_between_pushes(url: str, keeps_version: bool) -> None:
                     now = engine.model.get_parameter(name).data
                     assert live.digest(name) == heft.digest(heft.view_as(now, heft.DType.BF16))
         assert heft.client.status(url)["committed_version"] == 5
+
+
+def verify_live(url: str) -> list[bool]:
+    command = [os.environ["HEFT_BIN"], "verify", "--live", "--url", url, "--json"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return [member["match"] for member in json.loads(said.stdout)["live"]]
+
+
+def test_what_an_engine_has_moved_is_watched(url: str) -> None:
+    random_, state = random.Random(12), state_of(1)
+    fill(state, 1)
+    with (
+        Fleet(url, random_table(random_, 1, 6), state) as fleet,
+        ModulePublisher(state, url=url) as publisher,
+    ):
+        publisher.push(1)
+        fleet.announce(random_table(random_, 1, 6), keeps_version=True)
+        assert verify_live(url) == [True, True]
+        w2 = fleet.engines[1].model.get_submodule("l0.experts").w2_weight
+        w2.data[2, 1, 1] += 1
+        assert verify_live(url) == [True, False]
+        assert not fleet.lives[1].is_serving
 
 
 def test_a_table_that_changes_unannounced_refuses_the_round(url: str) -> None:
