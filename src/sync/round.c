@@ -432,6 +432,7 @@ static void freeze_members(heft__round_t *round, const heft__round_request_t *re
         m->feeds = m->used && is_feeder(request, i);
         m->in_round = m->used && (m->feeds || (source ? has_sources : is_selected(request, i)));
         m->moves = m->in_round && !source && !m->feeds; /* until its report says: no need */
+        m->relay = 0;
         m->touched = false;
         m->stage_ordered = false;
         m->lost = false;
@@ -493,6 +494,7 @@ heft_status_t heft__round_begin(heft__round_t *round, const heft__round_request_
         round->limit_ns[p] =
             request->limit_ns[p] > 0 ? request->limit_ns[p] : round->config.limit_ns[p];
     }
+    round->relays = request->relays && request->kind == HEFT__KIND_SYNC;
     freeze_members(round, request);
     heft__round_enter(round, HEFT__ROUND_STORING, HEFT__PHASE_NONE, now_ns);
     round->deadline_ns = now_ns + round->limit_ns[HEFT__PHASE_DECIDE];
@@ -522,16 +524,24 @@ static bool is_in_doubt(const heft__round_t *round)
     return round->state == HEFT__ROUND_UNKNOWN || round->state == HEFT__ROUND_PARTIAL;
 }
 
-/* The old process of a source is fenced when every receiver says so. */
-static bool is_fenced_by_peers(const heft__round_t *round, const heft__round_member_t *source)
+/* May the one have written to the other's staging? */
+static bool may_have_sent(const heft__round_t *round, const heft__round_member_t *sender,
+                          const heft__round_member_t *dest)
 {
-    if (!heft__round_sends(source) || round->state != HEFT__ROUND_UNKNOWN ||
-        round->origin != HEFT__ROUND_STAGING) {
+    return heft__round_sends(sender) || dest->relay == HEFT__RELAY_UNKNOWN ||
+           heft__round_get_relay(dest) == (uint32_t)(sender - round->members);
+}
+
+/* The old process of a source, or of a relay, is fenced when every receiver says so. */
+static bool is_fenced_by_peers(const heft__round_t *round, const heft__round_member_t *sender)
+{
+    if (round->state != HEFT__ROUND_UNKNOWN || round->origin != HEFT__ROUND_STAGING) {
         return true;
     }
     EACH_MEMBER(round, m)
     {
-        if (!heft__round_sends(m) && !m->lost && !heft__round_dest_quiet(round, m)) {
+        if (m != sender && !heft__round_sends(m) && !m->lost && may_have_sent(round, sender, m) &&
+            !heft__round_dest_quiet(round, m)) {
             return false;
         }
     }
@@ -706,6 +716,8 @@ void heft__round_restore(heft__round_t *round, bool in_doubt, int64_t now_ns)
         m->contact_ns = now_ns;
         m->touched = m->used && m->in_round;
         m->stage_ordered = m->touched && (heft__round_is_staged(m) || heft__round_sends(m));
+        m->relay =
+            round->relays && m->touched && heft__round_is_staged(m) ? HEFT__RELAY_UNKNOWN : 0;
         round->kind = m->touched && m->feeds ? HEFT__KIND_FEED : round->kind;
     }
     if (round->decision == HEFT__DECISION_COMMIT) {

@@ -79,6 +79,10 @@ enum heft__todo {
     HEFT__TODO_CHECK_SOURCES = 1u << 5 /* of those bound: then heft__round_sources_checked */
 };
 
+/* Of a member's `relay`: one of the other destinations may forward to it, and it is not known
+ * which. */
+#define HEFT__RELAY_UNKNOWN UINT32_MAX
+
 typedef struct heft__round_member {
     bool used;
     bool registered; /* false: known from the record, not heard of since the start */
@@ -92,6 +96,7 @@ typedef struct heft__round_member {
     bool in_round;
     bool moves;
     bool feeds;         /* a destination that sends what it serves, and goes on serving */
+    uint32_t relay;     /* 1 + slot of the destination that forwards to it; 0: the sources send */
     bool touched;       /* an order of the round was given */
     bool stage_ordered; /* so that a transfer may have begun */
     bool lost;          /* the incarnation that took part is gone */
@@ -151,6 +156,7 @@ typedef struct heft__round {
     bool checking;       /* sources, plans or digest: the caller has been asked */
     bool started;        /* its begin is on disk */
     bool fencing;        /* STOPPING: destinations have been told to fence */
+    bool relays;         /* destinations may forward to each other: heft__round_set_relay */
     bool is_bare;        /* no record was found: members may be in a round that is not known here */
     uint32_t n_expected; /* UNKNOWN, origin IDLE: destinations of a found round that must report */
     bool departed;       /* in doubt: a destination has left the round, so nothing can be revoked */
@@ -185,6 +191,7 @@ typedef struct heft__round_request {
     uint32_t n_slots;
     const uint32_t *feeders; /* FEED: who sends */
     uint32_t n_feeders;
+    bool relays;                      /* SYNC: destinations may forward to each other */
     int64_t limit_ns[HEFT__N_PHASES]; /* 0: the default */
 } heft__round_request_t;
 
@@ -224,6 +231,14 @@ void heft__round_written(heft__round_t *round, int64_t ticket, heft__written_t o
 /* The answer to TODO_CHECK_SOURCES: cause NULL when they agree on what they hold. */
 void heft__round_sources_checked(heft__round_t *round, int32_t slot,
                                  const heft__wire_error_t *cause, int64_t now_ns);
+/* In a round with relays, before TODO_CHECK_PLANS is answered: `relay` forwards to `slot` what the
+ * sources send it. Both are staged, and no chain of relays comes back to where it began. */
+void heft__round_set_relay(heft__round_t *round, uint32_t slot, uint32_t relay);
+/* The slot of the destination that forwards to this one; UINT32_MAX: the sources send it, or it is
+ * not known. */
+uint32_t heft__round_get_relay(const heft__round_member_t *member);
+/* It forwards to another one in this round. */
+bool heft__round_is_relay(const heft__round_t *round, uint32_t slot);
 /* The answer to TODO_CHECK_PLANS: cause NULL when they agree; or why a check could not be made. */
 void heft__round_plans_checked(heft__round_t *round, int32_t slot, const heft__wire_error_t *cause,
                                int64_t now_ns);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Round: late join. A destination that serves the committed version may stand in for a source and
- * bring it to others that do not: a round like any other, of the version that is committed already.
- * The feeder neither pauses nor flips; what it lends are its live parameters, which no round writes
- * while this one is in flight.
+ * Round: destinations that send. Late join: a destination that serves the committed version may
+ * stand in for a source and bring it to others that do not: a round like any other, of the version
+ * that is committed already. The feeder neither pauses nor flips; what it lends are its live
+ * parameters, which no round writes while this one is in flight. Relays: a destination that
+ * receives in a round forwards to others what arrives, as it arrives; its report of stage speaks
+ * for both.
  */
 #include "sync/round_step.h"
 
@@ -57,4 +59,26 @@ heft_status_t heft__round_check_feed(const heft__round_t *round,
         }
     }
     return HEFT_OK;
+}
+
+void heft__round_set_relay(heft__round_t *round, uint32_t slot, uint32_t relay)
+{
+    round->members[slot].relay = relay + 1;
+}
+
+uint32_t heft__round_get_relay(const heft__round_member_t *member)
+{
+    return member->relay == 0 || member->relay == HEFT__RELAY_UNKNOWN ? UINT32_MAX
+                                                                      : member->relay - 1;
+}
+
+bool heft__round_is_relay(const heft__round_t *round, uint32_t slot)
+{
+    EACH_MEMBER(round, m)
+    {
+        if (heft__round_get_relay(m) == slot) {
+            return true;
+        }
+    }
+    return false;
 }

@@ -76,6 +76,7 @@ static void rebuild(heft__round_t *round, bool commit, int64_t now_ns)
         round->committed_version = round->version;
         memcpy(round->committed_digest, round->source_digest, sizeof round->committed_digest);
     }
+    round->relays = true; /* or not: nobody is left who knows */
     heft__round_restore(round, false, now_ns);
 }
 

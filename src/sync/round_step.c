@@ -143,28 +143,39 @@ bool heft__round_dest_quiet(const heft__round_t *round, const heft__round_member
     return !dest->stage_ordered || has_stopped(round, dest);
 }
 
+/* One that another destination may forward to: that one has stopped, or it has itself shut it out.
+ */
+static bool is_shut_off(const heft__round_t *round, const heft__round_member_t *m)
+{
+    const uint32_t relay = heft__round_get_relay(m);
+    return heft__round_dest_quiet(round, m) ||
+           (relay != UINT32_MAX && heft__round_dest_quiet(round, &round->members[relay]));
+}
+
 /*
- * No pair (source, destination) can still be transferring. The word of the source is waited for as
- * long as it can be expected; of a source that is lost, silent or has lost track itself
- * (last_resort: of any), the destinations' word is taken.
+ * No pair (source, destination) can still be transferring, nor one (relay, destination). The word
+ * of the source is waited for as long as it can be expected; of a source that is lost, silent or
+ * has lost track itself (last_resort: of any), the destinations' word is taken.
  */
 static bool all_stopped(const heft__round_t *round, bool last_resort)
 {
     bool sources = true;
     bool wait = false;
     bool destinations = true;
+    bool forwarded = true;
     EACH_MEMBER(round, m)
     {
+        forwarded = forwarded && (m->relay == 0 || is_shut_off(round, m));
         if (heft__round_sends(m)) {
             const bool stopped = heft__round_source_stopped(round, m);
             const bool gone = m->lost || m->overdue || m->result == HEFT__RESULT_UNKNOWN;
             sources = sources && stopped;
             wait = wait || (!stopped && !gone);
-        } else {
+        } else if (m->relay == 0) {
             destinations = destinations && heft__round_dest_quiet(round, m);
         }
     }
-    return sources || (destinations && (last_resort || !wait));
+    return forwarded && (sources || (destinations && (last_resort || !wait)));
 }
 
 /* ---- transitions ---- */

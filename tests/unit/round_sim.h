@@ -24,8 +24,10 @@ typedef struct sim {
     bool serving;
     bool sending; /* the truth: puts may be running */
     bool in_place;
-    bool feeds;  /* a destination that stands in for a source */
-    bool fenced; /* a destination whose memory no put can reach any more */
+    bool feeds;     /* a destination that stands in for a source */
+    bool relays;    /* it forwards what it receives in this round */
+    uint8_t fed_by; /* 1 + the one that forwards to it; 0: the sources */
+    bool fenced;    /* a destination whose memory no put can reach any more */
     int64_t live;
     heft__condition_t condition;
     heft__round_id_t suspect_round; /* in which its condition became so */
@@ -183,7 +185,7 @@ static inline void sim_take(sim_t *s, const heft__round_member_t *m, heft__decis
     }
     if (target == HEFT__PHASE_STAGE) {
         s->state = sim_sends(s) ? HEFT__STATE_SENDING : HEFT__STATE_STAGING;
-        s->sending = sim_sends(s);
+        s->sending = sim_sends(s) || s->relays;
         s->fenced = false;
     }
 }

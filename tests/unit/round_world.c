@@ -16,7 +16,8 @@ static uint64_t hash_member(uint64_t h, const heft__round_member_t *m)
             (uint64_t)(m->used | m->registered << 1 | m->bound << 2 | m->reborn << 3 |
                        m->in_round << 4 | m->moves << 5 | m->touched << 6 | m->stage_ordered << 7 |
                        m->lost << 8 | m->excluded << 9 | m->overdue << 10 | m->retried << 11 |
-                       m->serving << 12 | m->in_vain << 13 | m->feeds << 14));
+                       m->serving << 12 | m->in_vain << 13 | m->feeds << 14) |
+                (uint64_t)m->relay << 16);
     h = mix(h, (uint64_t)m->poison | (uint64_t)m->target << 8 | (uint64_t)m->phase << 16 |
                    (uint64_t)m->result << 24 | (uint64_t)m->state << 32 |
                    (uint64_t)m->condition << 40 | (uint64_t)m->live_version << 48);
@@ -29,7 +30,8 @@ static uint64_t hash_sim(uint64_t h, const sim_t *s, const heft__round_member_t 
 {
     h = mix(h, (uint64_t)(s->reachable | s->registered << 1 | s->serving << 2 | s->sending << 3 |
                           (s->order == m->order_seq) << 4 | (s->sequence == m->report_seq) << 5 |
-                          (s->life == s->known_life) << 6 | s->fenced << 7 | s->feeds << 8));
+                          (s->life == s->known_life) << 6 | s->fenced << 7 | s->feeds << 8 |
+                          s->relays << 9 | s->fed_by << 10));
     h = mix(h, (uint64_t)s->live | (uint64_t)s->condition << 8 | (uint64_t)s->phase << 16 |
                    (uint64_t)s->result << 24 | (uint64_t)s->state << 32 | (uint64_t)s->life << 40);
     h = mix(h, (uint64_t)sim_is_broken(s));
@@ -48,8 +50,8 @@ uint64_t world_hash(const node_t *n)
     h = mix(h, (uint64_t)r->deadline_ns);
     h = mix(h, (uint64_t)(r->epoch | r->committed_version << 8));
     h = mix(h, (uint64_t)(n->faults | n->heals << 4 | n->claims << 8 | n->pushes << 12 |
-                          r->fencing << 16 | r->departed << 17));
-    h = mix(h, (uint64_t)(n->record.in_flight | n->record.in_doubt << 1) |
+                          r->fencing << 16 | r->departed << 17 | r->relays << 18));
+    h = mix(h, (uint64_t)(n->record.in_flight | n->record.in_doubt << 1 | n->record.relays << 2) |
                    (uint64_t)n->record.decision << 8 | (uint64_t)n->record.committed << 16);
     for (int i = 0; i < n->n; i++) {
         h = hash_member(h, &n->members[i]);
@@ -87,6 +89,7 @@ static void put_on_disk(node_t *n)
     rec->seq = r->seq;
     rec->in_flight = heft__round_is_busy(r);
     rec->in_doubt = r->state == HEFT__ROUND_UNKNOWN || r->state == HEFT__ROUND_PARTIAL;
+    rec->relays = rec->in_flight && r->relays;
     rec->id = r->id;
     rec->decision = rec->in_flight ? decision : HEFT__DECISION_NONE;
     rec->committed = r->committed_version;
@@ -105,6 +108,20 @@ static void put_on_disk(node_t *n)
     }
 }
 
+/* Every destination that moves and is staged forwards to the next one that is. */
+static void link_relays(node_t *n)
+{
+    int last = -1;
+    for (int i = n->n_senders; i < n->n && n->round.relays; i++) {
+        if (n->members[i].in_round && n->members[i].moves && !n->members[i].in_place) {
+            if (last >= 0) {
+                heft__round_set_relay(&n->round, (uint32_t)i, (uint32_t)last);
+            }
+            last = i;
+        }
+    }
+}
+
 /* What the caller of the machine does at once; waiting writes are moves of their own. */
 static void serve_todo(node_t *n)
 {
@@ -120,6 +137,7 @@ static void serve_todo(node_t *n)
             heft__round_sources_checked(r, -1, NULL, 0);
         }
         if ((todo & HEFT__TODO_CHECK_PLANS) != 0) {
+            link_relays(n);
             heft__round_plans_checked(r, -1, NULL, 0);
         }
         if ((todo & HEFT__TODO_CHECK_DIGEST) != 0) {
@@ -162,7 +180,12 @@ static void deliver(node_t *n, int i)
 static void take(node_t *n, int i)
 {
     const heft__round_t *r = &n->round;
-    sim_take(&n->sims[i], &n->members[i], r->decision, r->version);
+    const heft__round_member_t *m = &n->members[i];
+    if (m->target == HEFT__PHASE_STAGE && m->order_seq != n->sims[i].order) {
+        n->sims[i].relays = heft__round_is_relay(r, (uint32_t)i);
+        n->sims[i].fed_by = (uint8_t)(heft__round_get_relay(m) + 1);
+    }
+    sim_take(&n->sims[i], m, r->decision, r->version);
 }
 
 static void rebase(node_t *n, int64_t t)
@@ -226,6 +249,7 @@ static void restart_coordinator(node_t *n)
         n->sims[i].known_life = rec.used[i] ? rec.life[i] : 0;
     }
     if (rec.in_flight) {
+        r->relays = rec.relays;
         r->id = rec.id;
         r->version = NEW;
         memcpy(r->source_digest, SIM_DIGEST_NEW, HEFT__DIGEST_SIZE);
@@ -263,9 +287,13 @@ static const char *check_service(const node_t *n, int i)
     return NULL;
 }
 
-static bool is_any_sending(const node_t *n)
+/* Is anyone at it who writes to member i? */
+static bool is_any_sending(const node_t *n, int i)
 {
     bool is_sending = false;
+    if (n->sims[i].fed_by > 0) {
+        return n->sims[n->sims[i].fed_by - 1].sending;
+    }
     for (int k = 0; k < n->n_senders; k++) {
         is_sending = is_sending || n->sims[k].sending;
     }
@@ -293,7 +321,7 @@ static const char *check_order(const node_t *n, int i)
         return "abort ordered after a durable commit";
     }
     const bool over = n->round.state == HEFT__ROUND_ABORTED || n->round.state == HEFT__ROUND_IDLE;
-    const bool exposed = s->state == HEFT__STATE_STAGING && !s->fenced && is_any_sending(n);
+    const bool exposed = s->state == HEFT__STATE_STAGING && !s->fenced && is_any_sending(n, i);
     return over && exposed && s->life == s->known_life && heft__round_id_equal(s->round, rec->id)
                ? "the round is over while a transfer may write"
                : NULL;
@@ -466,6 +494,9 @@ static bool can_work(const node_t *n, int i)
     const bool receives = (s->phase == HEFT__PHASE_FLIP && s->in_place) ||
                           (s->phase == HEFT__PHASE_STAGE && i >= n->n_senders);
     bool can = s->result == HEFT__RESULT_WORKING;
+    if (s->phase == HEFT__PHASE_STAGE && s->fed_by > 0) {
+        return can && does_its_part(n, s->fed_by - 1, i);
+    }
     for (int k = 0; k < n->n_senders && receives; k++) {
         can = can && does_its_part(n, k, i);
     }
@@ -582,7 +613,9 @@ static heft_status_t begin(node_t *n, heft_error_t *err)
 {
     static const uint32_t feeder = 0;
     uint32_t slots[N];
-    heft__round_request_t request = { .kind = HEFT__KIND_SYNC, .version = NEW };
+    heft__round_request_t request = { .kind = HEFT__KIND_SYNC,
+                                      .version = NEW,
+                                      .relays = n->relays };
     if (n->is_feed) {
         request = (heft__round_request_t){
             .kind = HEFT__KIND_FEED, .slots = slots, .feeders = &feeder, .n_feeders = 1
@@ -656,6 +689,7 @@ void world_start(node_t *n, const variant_t *v)
            HEFT__DIGEST_SIZE);
     n->record.committed = committed;
     n->is_feed = v->is_feed;
+    n->relays = v->relays;
     n->faults = v->faults;
     n->claims = v->claims;
     n->pushes = v->pushes;

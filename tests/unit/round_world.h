@@ -19,6 +19,7 @@ typedef struct record {
     int64_t committed;
     bool in_flight;
     bool in_doubt;
+    bool relays;
     heft__round_id_t id;
     heft__decision_t decision;
     bool used[N];
@@ -45,6 +46,7 @@ typedef struct node {
     int n_senders;  /* of them, the first ones */
     bool one_engine;
     bool is_feed;
+    bool relays; /* each destination forwards to the next one */
 } node_t;
 
 /* A fleet to explore. */
@@ -55,6 +57,7 @@ typedef struct variant {
     uint8_t faults, claims, pushes;
     bool is_feed;
     int n_sources, n_destinations; /* 0: one source, two destinations */
+    bool relays;
 } variant_t;
 
 enum move {

@@ -201,8 +201,12 @@ static void random_faults_hold_promises(void **state)
             .one_engine = heft_test_random_in(&seed, 0, 1) == 1,
             .is_feed = heft_test_random_in(&seed, 0, 2) == 0,
         };
+        fleet.relays = !fleet.is_feed && heft_test_random_in(&seed, 0, 1) == 1;
         fleet.n_sources = fleet.is_feed ? 1 : (int)heft_test_random_in(&seed, 1, 3);
         fleet.n_destinations = fleet.n_sources < 3 ? 2 : 1;
+        if (fleet.relays && fleet.n_sources == 1) {
+            fleet.n_destinations = 3;
+        }
         for (int i = fleet.n_sources; i < fleet.n_sources + fleet.n_destinations; i++) {
             fleet.in_place[i] = heft_test_random_in(&seed, 0, 3) == 0;
         }
@@ -367,6 +371,36 @@ static void every_fault_of_a_feed_keeps_the_promises(void **state)
     }
 }
 
+/* A destination that forwards to another one while it receives: the round is over only when it has
+ * stopped as well, or is shut out. */
+static void every_fault_of_relays_keeps_the_promises(void **state)
+{
+    (void)state;
+    const uint8_t faults = n_faults();
+    const variant_t variants[] = {
+        { .name = "relay, two engines", .faults = faults, .relays = true },
+        { .name = "relay, one engine of two ranks",
+          .faults = faults,
+          .relays = true,
+          .one_engine = true },
+        { .name = "relay, recovery", .faults = 1, .claims = 2, .pushes = 1, .relays = true },
+        { .name = "relay, two sources",
+          .faults = 1,
+          .relays = true,
+          .n_sources = 2,
+          .n_destinations = 2 },
+        { .name = "relays, chain of three",
+          .faults = 1,
+          .relays = true,
+          .n_sources = 1,
+          .n_destinations = 3 },
+    };
+    const size_t n = sizeof variants / sizeof variants[0];
+    for (size_t i = 0; i < (faults > 1 ? n : n - 2); i++) { /* the last only where time is given */
+        explore_as(&variants[i]);
+    }
+}
+
 /* Without faults up to a state: every member polls and works in turn. */
 static void run_until(node_t *n, heft__round_state_t state)
 {
@@ -454,6 +488,7 @@ int main(void)
         cmocka_unit_test(every_fault_of_several_sources_keeps_the_promises),
         cmocka_unit_test(recovery_keeps_the_promises),
         cmocka_unit_test(every_fault_of_a_feed_keeps_the_promises),
+        cmocka_unit_test(every_fault_of_relays_keeps_the_promises),
         cmocka_unit_test(faults_after_two_refusals_keep_the_promises),
         cmocka_unit_test(one_let_go_in_its_flip_has_not_flipped),
         cmocka_unit_test(random_faults_hold_promises),
