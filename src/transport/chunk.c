@@ -515,6 +515,19 @@ bool heft__chunk_rx_has_all_senders(const heft__chunk_rx_t *rx)
     return rx->n_begun >= rx->expect.n_senders;
 }
 
+uint64_t heft__chunk_rx_count_arrived(const heft__chunk_rx_t *rx, uint32_t route)
+{
+    if (route >= rx->expect.n_routes) {
+        return 0;
+    }
+    uint64_t begin = n_chunks_of(&rx->expect.routes[route], rx->expect.chunk_bytes);
+    uint64_t end;
+    if (rx->n_left[route] > 0) {
+        find_gap(rx, route, &begin, &end);
+    }
+    return begin;
+}
+
 heft_status_t heft__chunk_rx_check_whole(const heft__chunk_rx_t *rx, heft_error_t *err)
 {
     for (uint32_t i = 0; i < rx->expect.n_routes; i++) {

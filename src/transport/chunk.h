@@ -54,6 +54,9 @@ HEFT_MUST_CHECK heft_status_t heft__chunk_rx_find(heft__chunk_rx_t *rx, const ui
 HEFT_MUST_CHECK heft_status_t heft__chunk_rx_check_placed(heft__chunk_rx_t *rx,
                                                           const uint8_t *window,
                                                           const uint8_t *header, heft_error_t *err);
+/* Chunks of a route that have arrived, up to the first one that has not; a route that is not
+ * expected has none. */
+uint64_t heft__chunk_rx_count_arrived(const heft__chunk_rx_t *rx, uint32_t route);
 bool heft__chunk_rx_has_failed(const heft__chunk_rx_t *rx);
 /* All senders that are expected have begun. */
 bool heft__chunk_rx_has_all_senders(const heft__chunk_rx_t *rx);

@@ -628,6 +628,18 @@ static heft_status_t flush(heft__remote_t *base, int64_t deadline_mono_ns, heft_
     return status;
 }
 
+static void window_count_arrived(heft__window_t *base, uint32_t first, uint32_t n,
+                                 uint64_t *chunks_out)
+{
+    const loop_window_t *window = (loop_window_t *)base;
+    (void)pthread_mutex_lock(&window->loop->lock);
+    for (uint32_t i = 0; i < n; i++) {
+        chunks_out[i] =
+            window->rx != NULL ? heft__chunk_rx_count_arrived(window->rx, first + i) : 0;
+    }
+    (void)pthread_mutex_unlock(&window->loop->lock);
+}
+
 static const heft__transport_ops_t loop_ops = {
     .size = sizeof(heft__transport_ops_t),
     .name = "loop",
@@ -646,6 +658,7 @@ static const heft__transport_ops_t loop_ops = {
     .flush = flush,
     .window_expect = window_expect,
     .send = send_chunk,
+    .window_count_arrived = window_count_arrived,
 };
 
 /* ---- the hub ---- */

@@ -121,6 +121,13 @@ static heft_status_t window_expect(heft__window_t *base, const heft__expect_t *e
     return heft__window_expect(((const pair_window_t *)base)->ucx, expect, err);
 }
 
+/* What comes by shm is seen when it is whole. */
+static void window_count_arrived(heft__window_t *base, uint32_t first, uint32_t n,
+                                 uint64_t *chunks_out)
+{
+    heft__window_count_arrived(((const pair_window_t *)base)->ucx, first, n, chunks_out);
+}
+
 /* Both are asked to stop before either is waited for. */
 static heft_status_t window_fence(heft__window_t *base, int64_t deadline_mono_ns,
                                   bool *replaced_out, heft_error_t *err)
@@ -145,6 +152,7 @@ static const heft__transport_ops_t pair_ops = {
     .window_query = window_query,
     .window_fence = window_fence,
     .window_expect = window_expect,
+    .window_count_arrived = window_count_arrived,
 };
 
 heft_status_t heft__pair_create(heft__ucx_t *ucx, heft__pair_t **pair_out, heft_error_t *err)

@@ -58,6 +58,18 @@ heft_status_t heft__window_expect(heft__window_t *window, const heft__expect_t *
     return window->ops->window_expect(window, expect, err);
 }
 
+void heft__window_count_arrived(heft__window_t *window, uint32_t first, uint32_t n,
+                                uint64_t *chunks_out)
+{
+    if (HAS_OP(window->ops, window_count_arrived)) {
+        window->ops->window_count_arrived(window, first, n, chunks_out);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        chunks_out[i] = 0;
+    }
+}
+
 void heft__window_arm(heft__window_t *window, heft__token_t token)
 {
     window->ops->window_arm(window, token);

@@ -164,6 +164,8 @@ struct heft__transport_ops {
     heft_status_t (*reap)(heft__remote_t *remote, uint32_t *tag_out, int64_t deadline_mono_ns,
                           heft_error_t *err);
     const char *(*describe)(const heft__remote_t *remote);
+    void (*window_count_arrived)(heft__window_t *window, uint32_t first, uint32_t n,
+                                 uint64_t *chunks_out);
 };
 
 /* The shared-memory transport: no state, nothing to configure. */
@@ -187,6 +189,11 @@ HEFT_MUST_CHECK heft_status_t heft__window_expect(heft__window_t *window,
 /* From now on senders may begin with this token; counts restart. The window must be quiet. */
 void heft__window_arm(heft__window_t *window, heft__token_t token);
 void heft__window_query(heft__window_t *window, heft__window_state_t *state_out);
+/* Of each of the n routes from `first` on: how many of its chunks, from its beginning, have arrived
+ * and been judged right since the window was armed; they do not change any more in this round. 0
+ * where the window expects no chunks, or they came another way. */
+void heft__window_count_arrived(heft__window_t *window, uint32_t first, uint32_t n,
+                                uint64_t *chunks_out);
 /*
  * Disarm, ask writers to stop, wait for them until the deadline; where one is still not known to
  * have stopped, put fresh memory in place (*replaced_out) so that it writes to memory nobody reads.

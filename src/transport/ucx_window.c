@@ -779,6 +779,32 @@ static heft_status_t window_expect(heft__window_t *base, const heft__expect_t *e
     return status;
 }
 
+typedef struct count_call {
+    const heft__ucx_window_t *window;
+    uint32_t first;
+    uint32_t n;
+    uint64_t *chunks;
+} count_call_t;
+
+static void run_count(void *arg)
+{
+    const count_call_t *call = arg;
+    for (uint32_t i = 0; i < call->n; i++) {
+        call->chunks[i] = call->window->rx != NULL
+                              ? heft__chunk_rx_count_arrived(call->window->rx, call->first + i)
+                              : 0;
+    }
+}
+
+static void window_count_arrived(heft__window_t *base, uint32_t first, uint32_t n,
+                                 uint64_t *chunks_out)
+{
+    count_call_t call = {
+        .window = (heft__ucx_window_t *)base, .first = first, .n = n, .chunks = chunks_out
+    };
+    heft__ucx_call(call.window->ucx, run_count, &call);
+}
+
 static void window_query(heft__window_t *base, heft__window_state_t *state_out)
 {
     heft__ucx_window_t *window = (heft__ucx_window_t *)base;
@@ -878,4 +904,5 @@ const heft__transport_ops_t heft__ucx_ops = {
     .post = heft__ucx_post,
     .reap = heft__ucx_reap,
     .describe = heft__ucx_describe,
+    .window_count_arrived = window_count_arrived,
 };
