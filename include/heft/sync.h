@@ -43,6 +43,10 @@ typedef struct heft_coordinator_opts {
     uint8_t no_feed;          /* 1: who joins late waits for the next push, no peer feeds it */
     uint8_t reserved2[6];
     const char *round_log; /* NULL: none; else a file: one JSON line for each round is appended */
+    const char *relay; /* "off", "on": destinations that hold the same forward to each other what
+                          they receive; "auto": where it pays. NULL: the settings */
+    uint32_t relay_fan_out; /* 0: 1: to how many one of them forwards */
+    uint8_t reserved3[4];
 } heft_coordinator_opts_t;
 #define HEFT_COORDINATOR_OPTS_INIT              \
     {                                           \

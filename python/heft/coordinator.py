@@ -35,13 +35,16 @@ class Coordinator(Handle):
         max_connections: int = 0,
         round_log: Path | None = None,
         no_feed: bool = False,
+        relay: str | None = None,
+        relay_fan_out: int = 0,
         deadlines: Mapping[str, int] | None = None,
     ) -> None:
         """port 0: one from the kernel. deadlines: {"stage_ms": 5000, ...}, of phases.
 
         state_file: without one, the committed version lives in memory only. Beyond loopback
         token_file, tls_cert and tls_key are required, unless insecure. no_feed: who joins late
-        waits for the next push, no engine that serves feeds it.
+        waits for the next push, no engine that serves feeds it. relay: "off", "auto" or "on",
+        whether replicas forward to each other, each to relay_fan_out of them.
         """
         opts, kept = new_options(
             "heft_coordinator_opts_t",
@@ -57,6 +60,8 @@ class Coordinator(Handle):
                 "max_connections": max_connections,
                 "round_log": round_log,
                 "no_feed": no_feed,
+                "relay": relay,
+                "relay_fan_out": relay_fan_out,
                 **(deadlines or {}),
             },
         )

@@ -184,8 +184,9 @@ void cli_price_print(const heft_price_t *price, uint32_t n_senders, uint32_t n_r
     print_seconds("ideal", info.ideal_s,
                   is_part ? more : "  the same for the best choice of senders");
     if (n_replicas > 1 && !is_part) {
-        print_seconds("relayed", info.relayed_s,
-                      "  the bound if replicas handed on what they get (heft does not)");
+        print_seconds(
+            "relayed", info.relayed_s,
+            "  the bound if each replica hands on what it gets (heft coordinator --relay)");
     }
 }
 

@@ -42,6 +42,8 @@ static heft_coordinator_opts_t options_of(const cli_args_t *args)
     opts.insecure = cli_has(args, "insecure");
     opts.no_feed = cli_has(args, "no-feed");
     opts.round_log = cli_text(args, "round-log");
+    opts.relay = cli_text(args, "relay");
+    opts.relay_fan_out = (uint32_t)cli_number(args, "relay-fan-out", 0);
     const struct {
         const char *name;
         uint32_t *field;

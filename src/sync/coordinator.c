@@ -93,6 +93,7 @@ static heft_status_t snapshot_locked(const heft_coordinator_t *c, heft__record_t
     if (sync) {
         out->round = r->id;
         out->version = r->version;
+        out->relays = r->relays;
         memcpy(out->source_digest, r->source_digest, sizeof out->source_digest);
         out->decision = r->pending != HEFT__DECISION_NONE ? r->pending : r->decision;
         out->in_doubt = r->state == HEFT__ROUND_UNKNOWN || r->state == HEFT__ROUND_PARTIAL;
@@ -273,6 +274,7 @@ static heft_status_t restore(heft_coordinator_t *c, const heft__record_t *record
     if (status == HEFT_OK && record->round.epoch > 0) {
         r->id = record->round;
         r->version = record->version;
+        r->relays = record->relays;
         r->decision = record->decision;
         memcpy(r->source_digest, record->source_digest, sizeof r->source_digest);
         heft__result_slot_t *slot = heft__coordinator_new_result_locked(c);
@@ -329,6 +331,10 @@ static heft_status_t set_up(heft_coordinator_t *c, const heft_coordinator_opts_t
     if (c->slots == NULL || c->entries == NULL) {
         return heft__error_nomem(err, HEFT__MAX_MEMBERS * sizeof *c->slots);
     }
+    if (!heft__relay_parse(opts->relay, &c->relay)) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "relay \"%.40s\": off, auto or on",
+                               opts->relay);
+    }
     heft__record_t record;
     heft_status_t status = open_record(c, opts->state_file, &record, err);
     if (status == HEFT_OK) {
@@ -339,6 +345,7 @@ static heft_status_t set_up(heft_coordinator_t *c, const heft_coordinator_opts_t
         c->round.n_members = 0; /* grows with the slots in use */
         c->poll_ms = opts->poll_ms;
         c->no_feed = opts->no_feed != 0;
+        c->relay_fan_out = opts->relay_fan_out;
         c->decide_ms = (uint32_t)(config.limit_ns[HEFT__PHASE_DECIDE] / MS);
         status = restore(c, &record, err);
     }
@@ -469,6 +476,10 @@ heft_status_t heft_coordinator_start(const heft_coordinator_opts_t *opts,
     }
     if (status == HEFT_OK) {
         status = heft__opts_check_reserved(loaded.reserved2, sizeof loaded.reserved2,
+                                           "coordinator options", err);
+    }
+    if (status == HEFT_OK) {
+        status = heft__opts_check_reserved(loaded.reserved3, sizeof loaded.reserved3,
                                            "coordinator options", err);
     }
     if (status == HEFT_OK) {

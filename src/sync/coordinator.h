@@ -26,6 +26,13 @@
 #define HEFT__MAX_REMOVED 64
 #define HEFT__STORE_MAX_BYTES (256u << 20)
 
+/* Whether destinations forward to each other; the setting `relay`. */
+typedef enum heft__relaying {
+    HEFT__RELAY_OFF = 0,
+    HEFT__RELAY_AUTO = 1,
+    HEFT__RELAY_ON = 2
+} heft__relaying_t;
+
 /* What the coordinator knows of the member in a slot of the machine. */
 typedef struct heft__entry {
     char id[HEFT__ID_SIZE];
@@ -34,10 +41,11 @@ typedef struct heft__entry {
     heft__bind_t bind;
     char *addresses; /* of its endpoint, one a line; owned; NULL: none */
     char family[HEFT__DIGEST_SIZE];
-    uint32_t n_ranks;          /* of its contract */
-    uint32_t feeder;           /* FEED: slot of the destination that feeds it; UINT32_MAX: none */
-    uint32_t n_fed;            /* how often it was chosen to feed */
-    heft__report_t report;     /* the last one */
+    uint32_t n_ranks;      /* of its contract */
+    uint32_t feeder;       /* FEED: slot of the destination that feeds it; UINT32_MAX: none */
+    uint32_t n_fed;        /* how often it was chosen to feed */
+    bool failed_to_relay;  /* blamed for a round in which it forwarded, and none committed since */
+    heft__report_t report; /* the last one */
     heft__problems_t problems; /* found by the coordinator in preflight */
     uint64_t poll;             /* number of its newest poll: an older one need not wait */
     int64_t gone_ns; /* when another process first found it without a connection; 0: it has one */
@@ -123,6 +131,8 @@ struct heft_coordinator {
     heft__digest_round_t digests[HEFT__DIGEST_ROUNDS]; /* newest first */
     char sources[HEFT__DIGEST_SIZE];                   /* the list of the round's sources */
     char agreed[HEFT__DIGEST_SIZE];                    /* the last list of which all was right */
+    heft__relaying_t relay;
+    uint32_t relay_fan_out;
     bool no_feed;
     int64_t feed_at_ns;   /* not before */
     int64_t feed_hold_ns; /* nor before this: a push waits for the end of the last one */
@@ -246,6 +256,15 @@ bool heft__coordinator_is_open_locked(const heft_coordinator_t *c, heft__round_i
 
 /* A round has just ended, and who follows it has not been told yet: between two requests. */
 bool heft__coordinator_owes_end_locked(const heft_coordinator_t *c, int64_t now_ns);
+
+/* ---- relays ---- */
+
+/* False: it is none of off, auto, on. */
+bool heft__relay_parse(const char *text, heft__relaying_t *out);
+/* Both sides agree on plans: choose who forwards to whom in this round, if that is wanted. */
+void heft__coordinator_relay_locked(heft_coordinator_t *c);
+/* The round has ended: who is to blame for it does not forward in the next one. */
+void heft__coordinator_judge_relays_locked(heft_coordinator_t *c);
 
 /* ---- what it tells on its own ---- */
 

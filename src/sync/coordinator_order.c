@@ -41,6 +41,9 @@ static bool is_peer(const heft_coordinator_t *c, uint32_t self, uint32_t slot, h
 {
     const heft__round_member_t *me = &c->round.members[self];
     const heft__round_member_t *m = &c->round.members[slot];
+    if (target == HEFT__PHASE_STAGE && me->relay != 0) { /* it has to do with its relay alone */
+        return heft__round_get_relay(me) == slot;
+    }
     if (!m->used || !m->in_round || c->entries[slot] == NULL ||
         heft__round_sends(m) == heft__round_sends(me)) {
         return false;
@@ -52,25 +55,40 @@ static bool is_peer(const heft_coordinator_t *c, uint32_t self, uint32_t slot, h
         return true;
     }
     /* a source sends to staging before the decision, and in place inside the flip */
-    return m->moves && m->in_place == (target == HEFT__PHASE_FLIP);
+    return m->moves && m->relay == 0 && m->in_place == (target == HEFT__PHASE_FLIP);
+}
+
+/* In stage, those that it forwards to. */
+static bool is_follower(const heft_coordinator_t *c, uint32_t self, uint32_t slot)
+{
+    return heft__round_get_relay(&c->round.members[slot]) == self &&
+           c->round.members[slot].in_round;
 }
 
 static heft_status_t fill_peers(const heft_coordinator_t *c, uint32_t self, heft__order_t *out,
                                 heft_error_t *err)
 {
+    const bool may_relay = out->target == HEFT__PHASE_STAGE && c->round.relays;
     uint32_t n = 0;
+    uint32_t n_followers = 0;
     for (uint32_t i = 0; i < c->round.n_members; i++) {
         n += is_peer(c, self, i, out->target);
+        n_followers += may_relay && is_follower(c, self, i);
     }
     out->peers = heft__calloc(n > 0 ? n : 1, sizeof *out->peers);
-    if (out->peers == NULL) {
-        return heft__error_nomem(err, n * sizeof *out->peers);
+    out->followers = heft__calloc(n_followers > 0 ? n_followers : 1, sizeof *out->followers);
+    if (out->peers == NULL || out->followers == NULL) {
+        return heft__error_nomem(err, ((size_t)n + n_followers) * sizeof *out->peers);
     }
     for (uint32_t i = 0; i < c->round.n_members; i++) {
         if (c->entries[i] != NULL && is_peer(c, self, i, out->target)) {
             fill_peer(c, c->entries[i], i, &out->peers[out->n_peers++]);
         }
+        if (c->entries[i] != NULL && may_relay && is_follower(c, self, i)) {
+            fill_peer(c, c->entries[i], i, &out->followers[out->n_followers++]);
+        }
     }
+    out->relayed = may_relay && c->round.members[self].relay != 0;
     return HEFT_OK;
 }
 
@@ -355,6 +373,7 @@ void heft__coordinator_check_plans_locked(heft_coordinator_t *c, int64_t now_ns)
         return;
     }
     if (heft__coordinator_count_problems_locked(c, &slot, &cause) == 0) {
+        heft__coordinator_relay_locked(c);
         heft__round_plans_checked(&c->round, -1, NULL, now_ns);
         return;
     }

@@ -206,6 +206,10 @@ static json_t *member_json(const heft_coordinator_t *c, uint32_t slot, bool all)
     if (m->in_place) {
         (void)heft__json_put(item, "in_place", json_true());
     }
+    const uint32_t relay = m->in_round ? heft__round_get_relay(m) : UINT32_MAX;
+    if (relay != UINT32_MAX && c->entries[relay] != NULL) {
+        (void)heft__json_put(item, "relay", json_string(c->entries[relay]->id));
+    }
     if (m->poison != HEFT__POISON_NONE) {
         (void)heft__json_put(item, "poison", json_string(heft__poison_text(m->poison)));
     }
@@ -421,6 +425,7 @@ void heft__coordinator_end_locked(heft_coordinator_t *c)
         heft__free(json);
         return;
     }
+    heft__coordinator_judge_relays_locked(c);
     char *summary = render_result(c, slot, true);
     (void)snprintf(slot->state, sizeof slot->state, "%s", heft__round_state_text(r));
     count_round(c);

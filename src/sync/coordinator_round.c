@@ -263,7 +263,9 @@ static void begin_round(heft_coordinator_t *c, heft__call_t *call, heft__round_k
         heft__call_fail(call, &err);
         return;
     }
-    heft__round_request_t request = { .kind = kind, .version = begin->version };
+    heft__round_request_t request = { .kind = kind,
+                                      .version = begin->version,
+                                      .relays = c->relay != HEFT__RELAY_OFF };
     request.slots = slots;
     request.n_slots = begin->n_destinations;
     set_limits(&request, &begin->deadlines);

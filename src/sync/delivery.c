@@ -249,12 +249,15 @@ static heft_status_t add_entry(heft__packing_t *packing, uint32_t entry, uint32_
     return HEFT_OK;
 }
 
+uint32_t heft__packing_get_entry(const heft__packing_t *packing, uint32_t route)
+{
+    return route < packing->n_entries ? packing->first + route : packed_of(packing, route)->entry;
+}
+
 static const char *name_of(const void *arg, uint32_t route)
 {
     const heft__packing_t *packing = arg;
-    const uint32_t entry =
-        route < packing->n_entries ? packing->first + route : packed_of(packing, route)->entry;
-    return heft__delivery_get_name(&packing->delivery, entry);
+    return heft__delivery_get_name(&packing->delivery, heft__packing_get_entry(packing, route));
 }
 
 static heft_status_t alloc_routes(heft__packing_t *packing, heft_error_t *err)

@@ -66,6 +66,8 @@ typedef struct heft__packing {
 HEFT_MUST_CHECK heft_status_t heft__packing_init(const heft__delivery_t *d, uint32_t first,
                                                  uint32_t end, uint32_t sender,
                                                  heft__packing_t *out, heft_error_t *err);
+/* The entry that a route carries, all of it or a part. */
+uint32_t heft__packing_get_entry(const heft__packing_t *packing, uint32_t route);
 /* Zero-initialised is fine. */
 void heft__packing_fini(heft__packing_t *packing);
 /* What a heft__chunk_tx_t needs to send packed routes, the caller's (heft__free); NULL where there

@@ -97,7 +97,8 @@ void heft__member_unlock(heft__member_t *member, bool is_urgent);
 /* Something that refresh looks at has changed: report soon. Any thread. */
 void heft__member_wake(heft__member_t *member);
 
-/* Wait until the coordinator has the report as it is now, or the deadline. Before a stop. */
+/* Wait until the coordinator has the report as it is now, or the deadline: before a stop, or before
+ * something that must not be heard of first. */
 void heft__member_tell(heft__member_t *member, int64_t deadline_mono_ns);
 
 /* The latest order not handed out yet, moved to *order_out. HEFT_IN_PROGRESS: none until the

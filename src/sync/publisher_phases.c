@@ -413,12 +413,13 @@ static heft_status_t send_all(heft_publisher_t *pub, const heft__order_t *order,
     return status;
 }
 
-/* A receiver that asks to stop has a reason, such as another source that died: it is given the time
- * to say so, because the first failure that is told counts as the cause. */
+/* A receiver that asks to stop has a reason, such as another source that died, or one that it
+ * forwards to: it is given the time to say so, because the first failure that is told counts as the
+ * cause. */
 static void let_receiver_speak(heft_publisher_t *pub, heft_status_t status)
 {
     static const int64_t patience_ns = 2000000000;
-    if (status == HEFT_ERR_CANCELED && pub->fleet.sources.n > 1) {
+    if (status == HEFT_ERR_CANCELED) {
         const int64_t deadline = heft__clock_mono_ns() + patience_ns;
         while (heft__clock_mono_ns() < deadline &&
                !heft__member_await_called_off(pub->member, pub->round, deadline)) {

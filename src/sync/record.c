@@ -39,6 +39,7 @@ static const heft__field_t record_fields[] = {
     { "round", HEFT__FIELD_ROUND, false, AT(round), 0, 0, NULL },
     { "in_doubt", HEFT__FIELD_BOOL, true, AT(in_doubt), 0, 0, NULL },
     { "version", HEFT__FIELD_INT, false, AT(version), 0, HEFT__WIRE_MAX_INT, NULL },
+    { "relays", HEFT__FIELD_BOOL, false, AT(relays), 0, 0, NULL },
     { "source_digest", HEFT__FIELD_HEX, false, AT(source_digest), 0, 64, NULL },
     { "decision", HEFT__FIELD_ENUM, true, AT(decision), 0, 0, heft__decision_names },
     { "members", HEFT__FIELD_LIST, true, 0, 0, 0, NULL },

@@ -32,6 +32,7 @@ typedef struct heft__record {
     heft__round_id_t round; /* in flight; 0.0: none */
     bool in_doubt;          /* it ended unknown or partially committed */
     int64_t version;
+    bool relays; /* destinations may forward to each other in it */
     char source_digest[HEFT__DIGEST_SIZE];
     heft__decision_t decision;
     heft__record_member_t *members; /* owned: every registered member */

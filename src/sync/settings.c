@@ -38,6 +38,8 @@ static const row_t coordinator_rows[] = {
     ROW(coordinator_t, tls_key, "tls-key", TEXT),
     ROW(coordinator_t, insecure, "insecure", U8),
     ROW(coordinator_t, no_feed, "no-feed", U8),
+    ROW(coordinator_t, relay, "relay", TEXT),
+    ROW(coordinator_t, relay_fan_out, "relay-fan-out", U32),
     ROW(coordinator_t, preflight_ms, "preflight-ms", U32),
     ROW(coordinator_t, prepare_ms, "prepare-ms", U32),
     ROW(coordinator_t, stage_ms, "stage-ms", U32),

@@ -23,6 +23,7 @@ static void report_failed(heft_subscriber_t *sub, heft__report_t *report, heft__
 {
     report->result = result;
     heft__wire_error_set(&report->error, HEFT__PHASE_STAGE, err);
+    memcpy(report->error.peer, sub->relayed_by, sizeof report->error.peer);
     sub->is_armed = false;
 }
 
@@ -42,20 +43,21 @@ static void refresh(void *arg, heft__report_t *report)
     if (state.n_failed > 0 && sub->failed_mono_ns == 0) {
         sub->failed_mono_ns = now;
     }
-    if (sub->n_senders > 1 && (state.n_lost > 0 || state.n_failed > 0)) {
-        return; /* others may still write, or begin to: heft__subscriber_expire shuts them out */
+    if ((sub->n_senders > 1 || sub->relay != NULL) && (state.n_lost > 0 || state.n_failed > 0)) {
+        return; /* others may still write, or begin to, and it may itself be forwarding:
+                   heft__subscriber_expire shuts them out */
     }
     if (state.n_lost > 0) {
-        (void)heft__error_set(&err, HEFT_ERR_PEER, "the source, process %d, died while sending",
-                              (int)state.lost_pid);
+        heft__subscriber_lost_error(sub, &state, &err);
         /* Nobody writes any more only if no other sender is still at it. */
         report_failed(sub, report, state.n_writing > 0 ? HEFT__RESULT_UNKNOWN : HEFT__RESULT_FAILED,
                       &err);
     } else if (state.n_failed > 0 && state.n_writing == 0 &&
                now - sub->failed_mono_ns >= hearsay_ns) {
-        (void)heft__error_set(&err, HEFT_ERR_CANCELED, "the source stopped before the end");
+        heft__subscriber_stopped_error(sub, &err);
         report_failed(sub, report, HEFT__RESULT_FAILED, &err);
-    } else if (state.n_done >= sub->n_senders && state.n_writing == 0) {
+    } else if (state.n_done >= sub->n_senders && state.n_writing == 0 &&
+               heft__subscriber_has_forwarded(sub, &report->counters)) {
         report->result = HEFT__RESULT_OK;
         report->state = HEFT__STATE_STAGED;
         sub->is_armed = false;
@@ -331,6 +333,7 @@ void heft_subscriber_destroy(heft_subscriber_t *sub)
     }
     if (sub->member != NULL) {
         heft__subscriber_end_feed(sub);
+        heft__subscriber_end_relay(sub);
     }
     heft__member_stop(sub->member);    /* refresh looks at the window */
     heft__window_destroy(sub->window); /* on_change wakes the member */

@@ -120,7 +120,7 @@ static heft_status_t put_param(sending_t *sending, const heft__expect_t *expect,
     return status;
 }
 
-/* In chunks. What was issued must be known to have ended, also after a failure. */
+/* In chunks. */
 static heft_status_t put_params(heft__feed_t *feed, heft__remote_t *remote, heft__token_t token,
                                 heft_error_t *err)
 {
@@ -134,14 +134,25 @@ static heft_status_t put_params(heft__feed_t *feed, heft__remote_t *remote, heft
         status = put_param(&sending, &expect, token, i, err);
     }
     heft__free(routes);
+    return status;
+}
+
+heft_status_t heft__subscriber_end_sending(heft__remote_t *remote, heft__token_t token,
+                                           int64_t deadline_mono_ns, heft_status_t status,
+                                           bool *unknown_out, heft_error_t *err)
+{
     heft_error_t late = HEFT_ERROR_INIT;
-    heft_status_t flushed = heft__remote_flush(remote, feed->deadline_mono_ns, &late);
-    if (flushed != HEFT_OK) {
-        feed->is_unknown = flushed != HEFT_ERR_PEER; /* the dead receive nothing */
-        if (status == HEFT_OK) {
-            *err = late;
-            status = flushed;
-        }
+    heft_status_t ended = heft__remote_flush(remote, deadline_mono_ns, &late);
+    *unknown_out = ended != HEFT_OK && ended != HEFT_ERR_PEER; /* the dead receive nothing */
+    if (!*unknown_out) { /* else an end would say that nothing more can come */
+        const bool is_whole = status == HEFT_OK && ended == HEFT_OK;
+        heft_status_t told =
+            heft__remote_end(remote, token, is_whole, ended == HEFT_OK ? &late : NULL);
+        ended = ended == HEFT_OK ? told : ended;
+    }
+    if (status == HEFT_OK && ended != HEFT_OK) {
+        *err = late;
+        status = ended;
     }
     return status;
 }
@@ -156,29 +167,28 @@ static heft_status_t send_to(heft__feed_t *feed, heft__remote_t *remote, heft_er
     }
     status =
         remote->ptr != NULL ? copy_params(feed, remote, err) : put_params(feed, remote, token, err);
-    if (feed->is_unknown) {
-        return status; /* an end would say that nothing more can come */
-    }
-    heft_error_t late = HEFT_ERROR_INIT;
-    heft_status_t ended = heft__remote_end(remote, token, status == HEFT_OK, &late);
-    if (status == HEFT_OK && ended != HEFT_OK) {
-        *err = late;
-        status = ended;
-    }
-    return status;
+    return heft__subscriber_end_sending(remote, token, feed->deadline_mono_ns, status,
+                                        &feed->is_unknown, err);
 }
 
-static heft_status_t attach(const heft__feed_t *feed, const target_t *target, int64_t deadline_ns,
-                            heft__remote_t **remote_out, heft_error_t *err)
+static bool is_stopped(void *arg)
 {
-    const heft_subscriber_t *sub = feed->sub;
+    return atomic_load((atomic_bool *)arg);
+}
+
+heft_status_t heft__subscriber_attach(heft_subscriber_t *sub, const char *endpoint,
+                                      int64_t deadline_mono_ns, atomic_bool *stop,
+                                      heft__remote_t **remote_out, heft_error_t *err)
+{
     heft__attach_params_t params = { .bytes = sub->work.layout.bytes,
-                                     .deadline_mono_ns = deadline_ns };
+                                     .deadline_mono_ns = deadline_mono_ns,
+                                     .is_called_off = stop != NULL ? is_stopped : NULL,
+                                     .is_called_off_arg = stop };
     heft__transport_t *transport = NULL;
     char *chosen = NULL;
     heft__member_get_incarnation_bytes(sub->member, params.incarnation);
-    heft_status_t status = heft__endpoint_choose(target->endpoint, sub->offer.transports,
-                                                 sub->offer.n, &transport, &chosen, err);
+    heft_status_t status = heft__endpoint_choose(endpoint, sub->offer.transports, sub->offer.n,
+                                                 &transport, &chosen, err);
     if (status == HEFT_OK) {
         status = heft__remote_attach(transport, chosen, &params, remote_out, err);
     }
@@ -189,7 +199,8 @@ static heft_status_t attach(const heft__feed_t *feed, const target_t *target, in
 static heft_status_t feed_one(heft__feed_t *feed, const target_t *target, heft_error_t *err)
 {
     heft__remote_t *remote = NULL;
-    heft_status_t status = attach(feed, target, feed->deadline_mono_ns, &remote, err);
+    heft_status_t status = heft__subscriber_attach(
+        feed->sub, target->endpoint, feed->deadline_mono_ns, &feed->stop, &remote, err);
     if (status == HEFT_OK) {
         status = send_to(feed, remote, err);
         heft__remote_close(remote); /* after an unknown put this is what ends it */
@@ -274,7 +285,8 @@ static void tell_absent(heft_subscriber_t *sub)
         const target_t *target = &feed->targets[i];
         heft__remote_t *remote = NULL;
         if (target->endpoint != NULL &&
-            attach(feed, target, until_ns, &remote, NULL) == HEFT_ERR_PEER) {
+            heft__subscriber_attach(sub, target->endpoint, until_ns, NULL, &remote, NULL) ==
+                HEFT_ERR_PEER) {
             memcpy(absent[n++], target->id, sizeof absent[0]);
         }
         heft__remote_close(remote);

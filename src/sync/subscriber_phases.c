@@ -153,20 +153,28 @@ static void do_stage(heft_subscriber_t *sub, const heft__order_t *order)
         heft__member_conclude(sub->member, HEFT__RESULT_FAILED, HEFT__STATE_IDLE, &err, NULL);
         return;
     }
-    if (expect_chunks(sub, order, &err) != HEFT_OK) {
+    heft__relay_t *relay = NULL;
+    sub->stage_until_ns = deadline_of(order, INT64_MAX / 2);
+    if (expect_chunks(sub, order, &err) != HEFT_OK ||
+        heft__subscriber_make_relay(sub, order, sub->stage_until_ns, &relay, &err) != HEFT_OK) {
         heft__member_conclude(sub->member, HEFT__RESULT_FAILED, HEFT__STATE_IDLE, &err, NULL);
         return;
     }
     heft__window_arm(sub->window, (heft__token_t){ .epoch = (uint64_t)order->round.epoch,
                                                    .seq = (uint64_t)order->round.seq });
-    sub->stage_until_ns = deadline_of(order, INT64_MAX / 2);
-    sub->is_fed = heft__subscriber_is_fed_by(order);
+    sub->is_fed = heft__subscriber_is_fed_by(order) && !order->relayed;
     heft__report_t *report = heft__member_lock(sub->member);
+    memset(sub->relayed_by, 0, sizeof sub->relayed_by);
+    if (order->relayed && order->n_peers > 0) {
+        memcpy(sub->relayed_by, order->peers[0].id, sizeof sub->relayed_by);
+    }
+    sub->relay = relay;
     sub->is_armed = true;
     sub->failed_mono_ns = 0;
     sub->n_senders = count_senders(sub, order);
     report->state = HEFT__STATE_STAGING; /* still working: refresh says when it has arrived */
     heft__member_unlock(sub->member, true);
+    heft__subscriber_start_relay(sub);
 }
 
 /* ---- verify ---- */
@@ -315,7 +323,8 @@ static void do_verify(heft_subscriber_t *sub, const heft__order_t *order)
         }
     }
     note_arrival(sub, heft__clock_mono_ns() - start);
-    heft__blame_t blame = { .tensor = bad < sub->n_params
+    heft__blame_t blame = { .peer = sub->relayed_by[0] != '\0' ? sub->relayed_by : NULL,
+                            .tensor = bad < sub->n_params
                                           ? heft__subscriber_get_param_name(sub, bad)
                                       : bad < sub->work.layout.n_entries
                                           ? sub->work.load_inputs[bad - sub->n_params].name
@@ -531,11 +540,13 @@ static void disarm(heft_subscriber_t *sub)
     heft__member_unlock(sub->member, false);
 }
 
-/* Nothing of the round can write to staging any more. HEFT_ERR_NOSPACE is as good: no staging. */
+/* Nothing of the round can write to staging any more, and nothing reads it. HEFT_ERR_NOSPACE is as
+ * good: no staging. */
 static heft_status_t fence(heft_subscriber_t *sub, const heft__order_t *order, heft_error_t *err)
 {
     bool replaced = false;
     disarm(sub);
+    heft__subscriber_end_relay(sub);
     if (sub->window == NULL) {
         return HEFT_OK;
     }
@@ -549,12 +560,33 @@ static heft_status_t fence(heft_subscriber_t *sub, const heft__order_t *order, h
     return status == HEFT_OK && replaced ? heft__subscriber_export(sub, err) : status;
 }
 
+void heft__subscriber_lost_error(const heft_subscriber_t *sub, const heft__window_state_t *state,
+                                 heft_error_t *err)
+{
+    const bool is_relayed = sub->relayed_by[0] != '\0';
+    (void)heft__error_set(err, HEFT_ERR_PEER, "%s%.100s, process %d, died while sending",
+                          is_relayed           ? "the relay "
+                          : sub->n_senders > 1 ? "a source"
+                                               : "the source",
+                          sub->relayed_by, (int)state->lost_pid);
+}
+
+void heft__subscriber_stopped_error(const heft_subscriber_t *sub, heft_error_t *err)
+{
+    const bool is_relayed = sub->relayed_by[0] != '\0';
+    (void)heft__error_set(err, HEFT_ERR_CANCELED, "%s%.100s stopped before the end",
+                          is_relayed           ? "the relay "
+                          : sub->n_senders > 1 ? "a source"
+                                               : "the source",
+                          sub->relayed_by);
+}
+
 /* Several senders, and one of them broke off: true once that is sure. The others may go on writing,
- * or begin to, so nothing is over before they are shut out. */
+ * or begin to, so nothing is over before they are shut out. The same where it forwards. */
 static bool has_broken_off_locked(heft_subscriber_t *sub, int64_t now, heft_error_t *why)
 {
     heft__window_state_t state;
-    if (sub->n_senders < 2) {
+    if (sub->n_senders < 2 && sub->relay == NULL) {
         return false; /* its end is the end of the transfer: refresh tells it */
     }
     heft__window_query(sub->window, &state);
@@ -562,23 +594,28 @@ static bool has_broken_off_locked(heft_subscriber_t *sub, int64_t now, heft_erro
         sub->failed_mono_ns = now;
     }
     if (state.n_lost > 0) {
-        (void)heft__error_set(why, HEFT_ERR_PEER, "a source, process %d, died while sending",
-                              (int)state.lost_pid);
+        heft__subscriber_lost_error(sub, &state, why);
         return true;
     }
     if (state.n_failed > 0 && now - sub->failed_mono_ns >= quiet_ns) {
-        (void)heft__error_set(why, HEFT_ERR_CANCELED, "a source stopped before the end");
+        heft__subscriber_stopped_error(sub, why);
         return true;
     }
     return false;
 }
 
-/* A transfer that must end now; why it must. */
-static bool has_to_end(heft_subscriber_t *sub, heft_error_t *why)
+/* A transfer that must end now; why it must, and who is to blame (""). */
+static bool has_to_end(heft_subscriber_t *sub, heft_error_t *why, bool *unknown_out,
+                       char blamed[HEFT__ID_SIZE])
 {
     const int64_t now = heft__clock_mono_ns();
     (void)heft__member_lock(sub->member);
     bool is_over = sub->is_armed && has_broken_off_locked(sub, now, why);
+    if (is_over) {
+        memcpy(blamed, sub->relayed_by, sizeof sub->relayed_by);
+    } else if (sub->is_armed) {
+        is_over = heft__subscriber_has_failed_to_forward(sub, now, why, unknown_out, blamed);
+    }
     if (sub->is_armed && !is_over && now > sub->stage_until_ns) {
         (void)heft__error_set(
             why, HEFT_ERR_TIMEOUT,
@@ -595,14 +632,19 @@ void heft__subscriber_expire(heft_subscriber_t *sub)
     heft_error_t err = HEFT_ERROR_INIT;
     heft_error_t why = HEFT_ERROR_INIT;
     bool replaced = false;
-    if (!has_to_end(sub, &why)) {
+    bool is_unknown = false;
+    char blamed[HEFT__ID_SIZE] = "";
+    if (!has_to_end(sub, &why, &is_unknown, blamed)) {
         return;
     }
+    heft__subscriber_end_relay(sub);
     heft_status_t status =
         heft__window_fence(sub->window, heft__clock_mono_ns() + quiet_ns, &replaced, &err);
     bool is_quiet = status == HEFT_OK || status == HEFT_ERR_NOSPACE;
-    heft__member_conclude(sub->member, is_quiet ? HEFT__RESULT_FAILED : HEFT__RESULT_UNKNOWN,
-                          HEFT__STATE_STAGING, is_quiet ? &why : &err, NULL);
+    const heft__blame_t blame = { .peer = blamed[0] != '\0' ? blamed : NULL };
+    heft__member_conclude(sub->member,
+                          is_quiet && !is_unknown ? HEFT__RESULT_FAILED : HEFT__RESULT_UNKNOWN,
+                          HEFT__STATE_STAGING, is_quiet ? &why : &err, &blame);
     if (status == HEFT_OK && replaced) {
         export_when_told(sub);
     }
@@ -735,6 +777,7 @@ void heft__subscriber_obey(heft_subscriber_t *sub, const heft__order_t *order)
         heft__subscriber_feed(sub, order);
     } else {
         heft__subscriber_end_feed(sub); /* of a round that was forgotten */
+        heft__subscriber_end_relay(sub);
         carry_out(sub, order);
     }
 }

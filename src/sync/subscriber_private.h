@@ -4,6 +4,7 @@
 #define HEFT_SYNC_SUBSCRIBER_PRIVATE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "heft/sync.h"
 #include "sync/delivery.h"
@@ -51,7 +52,8 @@ typedef struct heft__work {
     uint64_t *expected;        /* from the sources, shares combined */
 } heft__work_t;
 
-typedef struct heft__feed heft__feed_t; /* sending to those that join late */
+typedef struct heft__feed heft__feed_t;   /* sending to those that join late */
+typedef struct heft__relay heft__relay_t; /* forwarding in a round */
 
 struct heft_subscriber {
     /* Constant after create. */
@@ -80,10 +82,12 @@ struct heft_subscriber {
     int64_t stage_until_ns;      /* by then everything must have arrived */
     heft__round_id_t flip_round; /* of the last flip that was tried */
 
-    bool is_fed;             /* in this round, by another destination */
-    heft__packing_t packing; /* what the window expects, where bytes come in chunks */
+    bool is_fed;                    /* by another destination, which serves */
+    char relayed_by[HEFT__ID_SIZE]; /* in this round; "": the sources send */
+    heft__packing_t packing;        /* what the window expects, where bytes come in chunks */
 
-    heft__feed_t *feed; /* NULL: none; set with the member's lock held */
+    heft__feed_t *feed;   /* NULL: none; set with the member's lock held */
+    heft__relay_t *relay; /* likewise */
 
     /* Guarded by the member's lock: what refresh looks at while a transfer is on. */
     bool is_armed;
@@ -216,6 +220,43 @@ void heft__subscriber_feed(heft_subscriber_t *sub, const heft__order_t *order);
 void heft__subscriber_end_feed(heft_subscriber_t *sub);
 /* For refresh, with the member's lock held: how the sending went. */
 void heft__subscriber_note_feed(heft_subscriber_t *sub, heft__report_t *report);
+/* Attach to the staging of another one, with the transport that both have. `stop`: NULL, or calls
+ * it off. */
+HEFT_MUST_CHECK heft_status_t heft__subscriber_attach(heft_subscriber_t *sub, const char *endpoint,
+                                                      int64_t deadline_mono_ns, atomic_bool *stop,
+                                                      heft__remote_t **remote_out,
+                                                      heft_error_t *err);
+/* After sending, which came to `status`: everything that was issued has ended, or *unknown_out is
+ * set; else the receiver is told. What it comes to in all. */
+HEFT_MUST_CHECK heft_status_t heft__subscriber_end_sending(heft__remote_t *remote,
+                                                           heft__token_t token,
+                                                           int64_t deadline_mono_ns,
+                                                           heft_status_t status, bool *unknown_out,
+                                                           heft_error_t *err);
+
+/* ---- this one forwards what it receives (subscriber_relay.c) ---- */
+
+/* For the followers of this order, once the window knows what it expects; NULL: there are none. */
+HEFT_MUST_CHECK heft_status_t heft__subscriber_make_relay(heft_subscriber_t *sub,
+                                                          const heft__order_t *order,
+                                                          int64_t deadline_mono_ns,
+                                                          heft__relay_t **relay_out,
+                                                          heft_error_t *err);
+/* Go ahead with sub->relay: the window is armed. */
+void heft__subscriber_start_relay(heft_subscriber_t *sub);
+/* Stop forwarding, if it does; its threads are gone afterwards. */
+void heft__subscriber_end_relay(heft_subscriber_t *sub);
+/* With the member's lock held: all followers have everything, or there are none. Adds to the
+ * counters if so. */
+bool heft__subscriber_has_forwarded(const heft_subscriber_t *sub, heft__counters_t *counters);
+/* With the member's lock held: it cannot be forwarded to the one in `blamed`. */
+bool heft__subscriber_has_failed_to_forward(const heft_subscriber_t *sub, int64_t now,
+                                            heft_error_t *why, bool *unknown_out,
+                                            char blamed[HEFT__ID_SIZE]);
+/* What is said of a sender that died, and of one that stopped early. */
+void heft__subscriber_lost_error(const heft_subscriber_t *sub, const heft__window_state_t *state,
+                                 heft_error_t *err);
+void heft__subscriber_stopped_error(const heft_subscriber_t *sub, heft_error_t *err);
 /* A transfer that has not ended by its deadline is fenced: no wait is for ever. */
 void heft__subscriber_expire(heft_subscriber_t *sub);
 /* Carry out one order; every outcome goes into the report. */

@@ -302,7 +302,7 @@ heft_status_t heft__contract_decode(const char *text, size_t n, heft__contract_t
 /* ---- report ---- */
 
 typedef struct heft__counters {
-    int64_t bytes, pieces, chunks, resent;
+    int64_t bytes, pieces, chunks, resent, forwarded;
     int64_t prepare_ns, stage_ns, verify_ns, pause_ns, flip_ns;
 } heft__counters_t;
 
@@ -374,8 +374,11 @@ typedef struct heft__order {
     char plan[HEFT__DIGEST_SIZE]; /* "" when there is none; likewise source_digest */
     char source_digest[HEFT__DIGEST_SIZE];
     char sources[HEFT__DIGEST_SIZE]; /* preflight: the object of the sources; else "" */
+    bool relayed;                    /* stage: its one peer is a destination that forwards to it */
     heft__peer_t *peers;             /* owned */
     uint32_t n_peers;
+    heft__peer_t *followers; /* stage: those that it forwards to; owned */
+    uint32_t n_followers;
     char (*digests)[HEFT__DIGEST_SIZE]; /* owned */
     uint32_t n_digests;
     char (*objects)[HEFT__DIGEST_SIZE]; /* owned */

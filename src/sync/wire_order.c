@@ -21,7 +21,9 @@ static const heft__field_t order_fields[] = {
     { "plan", HEFT__FIELD_HEX, false, AT(plan), 0, 64, NULL },
     { "source_digest", HEFT__FIELD_HEX, false, AT(source_digest), 0, 64, NULL },
     { "sources", HEFT__FIELD_HEX, false, AT(sources), 0, 64, NULL },
+    { "relayed", HEFT__FIELD_BOOL, false, AT(relayed), 0, 0, NULL },
     { "peers", HEFT__FIELD_LIST, false, 0, 0, 0, NULL },
+    { "followers", HEFT__FIELD_LIST, false, 0, 0, 0, NULL },
     { "digests", HEFT__FIELD_LIST, false, 0, 0, 0, NULL },
     { "objects", HEFT__FIELD_LIST, false, 0, 0, 0, NULL },
     HEFT__FIELD_END
@@ -53,6 +55,7 @@ void heft__order_init(heft__order_t *order)
 void heft__order_fini(heft__order_t *order)
 {
     heft__free(order->peers);
+    heft__free(order->followers);
     heft__free(order->digests);
     heft__free(order->objects);
     heft__order_init(order);
@@ -87,6 +90,9 @@ heft_status_t heft__order_encode(const heft__order_t *msg, char **text_out, heft
     if (ok && msg->n_peers > 0) {
         ok = heft__json_put(root, "peers", peers_json(msg->peers, msg->n_peers));
     }
+    if (ok && msg->n_followers > 0) {
+        ok = heft__json_put(root, "followers", peers_json(msg->followers, msg->n_followers));
+    }
     if (ok && msg->n_digests > 0) {
         ok = heft__json_put(root, "digests", heft__json_digests(msg->digests, msg->n_digests));
     }
@@ -100,33 +106,35 @@ heft_status_t heft__order_encode(const heft__order_t *msg, char **text_out, heft
     return heft__json_finish(root, text_out, err);
 }
 
-static heft_status_t read_peers(json_t *list, heft__order_t *out, heft_error_t *err)
+/* what: "order peers", or "order followers". */
+static heft_status_t read_peers(json_t *list, const char *what, heft__peer_t **peers_out,
+                                uint32_t *n_out, heft_error_t *err)
 {
     const size_t n = json_array_size(list);
     if (n == 0) {
         return HEFT_OK;
     }
-    out->peers = heft__calloc(n, sizeof *out->peers);
-    if (out->peers == NULL) {
-        return heft__error_nomem(err, n * sizeof *out->peers);
+    heft__peer_t *peers = heft__calloc(n, sizeof *peers);
+    if (peers == NULL) {
+        return heft__error_nomem(err, n * sizeof *peers);
     }
+    *peers_out = peers; /* the order's, also after a failure */
     for (size_t i = 0; i < n; i++) {
         json_t *item = json_array_get(list, i);
-        heft__peer_t *peer = &out->peers[i];
+        heft__peer_t *peer = &peers[i];
         if (!json_is_object(item)) {
-            return heft__error_set(err, HEFT_ERR_FORMAT, "order peers: item %zu is not an object",
-                                   i);
+            return heft__error_set(err, HEFT_ERR_FORMAT, "%s: item %zu is not an object", what, i);
         }
-        heft_status_t status = heft__json_read(item, peer_fields, "order peers", peer, err);
+        heft_status_t status = heft__json_read(item, peer_fields, what, peer, err);
         if (status == HEFT_OK) {
-            status = heft__json_read_transports(json_object_get(item, "transports"), "order peers",
+            status = heft__json_read_transports(json_object_get(item, "transports"), what,
                                                 peer->transports, &peer->n_transports, err);
         }
         if (status != HEFT_OK) {
             return status;
         }
     }
-    out->n_peers = (uint32_t)n;
+    *n_out = (uint32_t)n;
     return HEFT_OK;
 }
 
@@ -137,7 +145,12 @@ static heft_status_t read_order(json_t *root, heft__order_t *out, heft_error_t *
         status = heft__error_set(err, HEFT_ERR_FORMAT, "order: key \"target\" is \"none\"");
     }
     if (status == HEFT_OK) {
-        status = read_peers(json_object_get(root, "peers"), out, err);
+        status = read_peers(json_object_get(root, "peers"), "order peers", &out->peers,
+                            &out->n_peers, err);
+    }
+    if (status == HEFT_OK) {
+        status = read_peers(json_object_get(root, "followers"), "order followers", &out->followers,
+                            &out->n_followers, err);
     }
     if (status == HEFT_OK) {
         status = heft__json_read_digests(json_object_get(root, "digests"), "order", "digests",

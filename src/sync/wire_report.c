@@ -60,10 +60,10 @@ const heft__field_t heft__error_fields[] = {
     {                                                                        \
 #name, HEFT__FIELD_INT, false, AT(name), 0, HEFT__WIRE_MAX_INT, NULL \
     }
-const heft__field_t heft__counter_fields[] = { COUNT(bytes),     COUNT(pieces),     COUNT(chunks),
-                                               COUNT(resent),    COUNT(prepare_ns), COUNT(stage_ns),
-                                               COUNT(verify_ns), COUNT(pause_ns),   COUNT(flip_ns),
-                                               HEFT__FIELD_END };
+const heft__field_t heft__counter_fields[] = { COUNT(bytes),    COUNT(pieces),    COUNT(chunks),
+                                               COUNT(resent),   COUNT(forwarded), COUNT(prepare_ns),
+                                               COUNT(stage_ns), COUNT(verify_ns), COUNT(pause_ns),
+                                               COUNT(flip_ns),  HEFT__FIELD_END };
 #undef COUNT
 #undef AT
 
@@ -164,8 +164,8 @@ static json_t *absent_json(const heft__report_t *report)
 
 static bool counters_are_empty(const heft__counters_t *c)
 {
-    return (c->bytes | c->pieces | c->chunks | c->resent | c->prepare_ns | c->stage_ns |
-            c->verify_ns | c->pause_ns | c->flip_ns) == 0;
+    return (c->bytes | c->pieces | c->chunks | c->resent | c->forwarded | c->prepare_ns |
+            c->stage_ns | c->verify_ns | c->pause_ns | c->flip_ns) == 0;
 }
 
 heft_status_t heft__report_encode(const heft__report_t *msg, char **text_out, heft_error_t *err)

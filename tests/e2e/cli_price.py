@@ -218,7 +218,7 @@ round           726.06 ms
 engine stands   10.71 ms
 bound           214.27 ms  the busiest link, bytes alone
 ideal           214.27 ms  the same for the best choice of senders
-relayed         107.14 ms  the bound if replicas handed on what they get (heft does not)
+relayed         107.14 ms  the bound if each replica hands on what it gets (heft coordinator --relay)
 """
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ target_link_libraries(heft_fleet_support PRIVATE heft_flags PUBLIC heft_test_sup
 heft_add_test(test_push SOURCES e2e/test_push.c e2e/push_fleet.c LIBS heft_fleet_support LABELS "sync;e2e")
 heft_add_test(test_source_ranks SOURCES e2e/test_source_ranks.c e2e/push_fleet.c LIBS heft_fleet_support LABELS "sync;e2e")
 heft_add_test(test_several_sources SOURCES e2e/test_several_sources.c e2e/push_fleet.c LIBS heft_fleet_support LABELS "sync;e2e")
+heft_add_test(test_relay SOURCES e2e/test_relay.c e2e/push_fleet.c LIBS heft_fleet_support LABELS "sync;e2e")
 heft_add_test(test_late_join SOURCES e2e/test_late_join.c e2e/push_fleet.c LIBS heft_fleet_support LABELS "sync;e2e")
 heft_add_test(test_preflight SOURCES e2e/test_preflight.c LABELS "sync;e2e")
 heft_add_test(test_steps SOURCES e2e/test_steps.c e2e/push_fleet.c LIBS heft_fleet_support LABELS "sync;e2e")
@@ -17,7 +18,7 @@ set_source_files_properties(e2e/fleet_model.c PROPERTIES COMPILE_OPTIONS -O2)
 
 # The same promises by ucx: over tcp on loopback, between threads of one process.
 if(HEFT_HAS_UCX)
-  foreach(name test_push test_in_place)
+  foreach(name test_push test_in_place test_relay)
     add_test(NAME ${name}_ucx COMMAND ${name} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}/tests")
     set_tests_properties(${name}_ucx PROPERTIES TIMEOUT 600 LABELS "sync;e2e" SKIP_RETURN_CODE 77
       ENVIRONMENT "HEFT_TEST_TRANSPORT=ucx;HEFT_TRANSPORT=ucx;HEFT_UCX_ALLOW_TCP=1;UCX_TLS=tcp;UCX_NET_DEVICES=lo")

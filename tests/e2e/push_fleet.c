@@ -380,6 +380,8 @@ static void start_coordinator(pf_fleet_t *fleet, const pf_opts_t *opts, uint16_t
     c.contact_ms = opts->contact_ms != 0 ? opts->contact_ms : 20000;
     c.state_file = opts->state_file;
     c.no_feed = opts->no_feed;
+    c.relay = opts->relay;
+    c.relay_fan_out = opts->relay_fan_out;
     c.port = port;
     EXPECT_STATUS(heft_coordinator_start(&c, &fleet->coordinator, &err), HEFT_OK);
 }

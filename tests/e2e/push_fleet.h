@@ -15,7 +15,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { PF_MAX_ENGINES = 6, PF_MAX_SOURCES = 8 };
+enum { PF_MAX_ENGINES = 8, PF_MAX_SOURCES = 8 };
 
 struct pf_engine;
 typedef void (*pf_hook_t)(struct pf_engine *engine);
@@ -90,10 +90,12 @@ typedef struct pf_opts {
     uint32_t deadline_ms;
     const char *state_file; /* of the coordinator; NULL: none */
     bool no_feed;           /* who joins late waits for the next push */
-    bool has_twin;          /* fm_model_add_twin */
-    uint32_t in_place;      /* bit r: replica r receives in place, with the smallest buffer */
-    uint32_t n_sources;     /* 0: one, which holds everything */
-    pf_hold_t hold;         /* of several */
+    const char *relay;      /* NULL: the setting */
+    uint32_t relay_fan_out;
+    bool has_twin;      /* fm_model_add_twin */
+    uint32_t in_place;  /* bit r: replica r receives in place, with the smallest buffer */
+    uint32_t n_sources; /* 0: one, which holds everything */
+    pf_hold_t hold;     /* of several */
 } pf_opts_t;
 
 typedef struct pf_fleet {

@@ -21,6 +21,7 @@ static heft__record_t full_record(heft__record_member_t *members)
                          .before_digest = DIG,
                          .round = { 3, 12 },
                          .in_doubt = true,
+                         .relays = true,
                          .version = 8,
                          .source_digest = DIG,
                          .decision = HEFT__DECISION_COMMIT };
@@ -56,6 +57,7 @@ static void record_survives_the_disk(void **state)
     assert_int_equal(out.epoch, 3);
     assert_int_equal(out.decision, HEFT__DECISION_COMMIT);
     assert_true(out.in_doubt);
+    assert_true(out.relays);
     assert_int_equal(out.n_members, 2);
     assert_memory_equal(out.members, members, sizeof members);
     heft__record_fini(&out);

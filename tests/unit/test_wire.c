@@ -213,6 +213,8 @@ static const wrong_t wrongs[] = {
     { try_report, "{\"serving\":1}", HEFT_ERR_FORMAT, "true or false" },
     { try_order, ORD(",\"peers\":[1]"), HEFT_ERR_FORMAT, "item 0 is not an object" },
     { try_order, ORD(",\"peers\":[" PEER(",\"x\":1") "]"), HEFT_ERR_FORMAT, "unknown key \"x\"" },
+    { try_order, ORD(",\"followers\":[" PEER(",\"x\":1") "]"), HEFT_ERR_FORMAT,
+      "order followers: unknown key \"x\"" },
     { try_order, ORD(",\"digests\":[\"z\"]"), HEFT_ERR_FORMAT, "\"digests\": item 0" },
     { try_order, ORD(",\"objects\":[1]"), HEFT_ERR_FORMAT, "\"objects\": item 0" },
     { try_order,
@@ -518,6 +520,9 @@ static heft__order_t full_order(heft__peer_t *peers, char (*digests)[HEFT__DIGES
     }
     o.peers = peers;
     o.n_peers = 2;
+    o.relayed = true;
+    o.followers = &peers[1];
+    o.n_followers = 1;
     o.digests = digests;
     o.n_digests = 2;
     return o;
@@ -537,6 +542,9 @@ static void order_survives_the_wire(void **state)
     assert_int_equal(out.decision, HEFT__DECISION_COMMIT);
     assert_int_equal(out.n_peers, 2);
     assert_memory_equal(out.peers, peers, sizeof peers);
+    assert_true(out.relayed);
+    assert_int_equal(out.n_followers, 1);
+    assert_memory_equal(out.followers, &peers[1], sizeof peers[1]);
     assert_int_equal(out.n_digests, 2);
     assert_int_equal(out.n_objects, 0);
     assert_string_equal(out.digests[1], DIG);
