@@ -94,13 +94,15 @@ static heft_status_t take_text(heft__matches_t *m, const char *text, bool *known
 static heft_status_t add_match(heft__matches_t *m, uint32_t name, const heft__span_t *captures,
                                heft_error_t *err)
 {
-    const size_t n = m->n_captures;
+    const uint32_t n = m->n_captures;
     heft_status_t status = HEFT__GROW(m->names, m->cap_names, m->n + 1, err);
     if (status == HEFT_OK) {
         status = HEFT__GROW(m->captures, m->cap_captures, (m->n + 1) * n + 1, err);
     }
     if (status == HEFT_OK) {
-        memcpy(&m->captures[m->n * n], captures, n * sizeof *captures);
+        for (uint32_t k = 0; k < n; k++) {
+            m->captures[m->n * n + k] = captures[k];
+        }
         m->names[m->n++] = name;
     }
     return status;
@@ -184,8 +186,7 @@ static bool is_plain(const heft__value_t *value)
 static bool is_same(const heft__value_t *a, const heft__value_t *b)
 {
     return a->kind == b->kind &&
-           (a->kind == VALUE_REAL ? memcmp(&a->real, &b->real, sizeof a->real) == 0
-                                  : a->integer == b->integer);
+           (a->kind == VALUE_REAL ? a->real == b->real : a->integer == b->integer);
 }
 
 /* Whether the lets in it have the values they had (then: NULL: only whether they can be kept). */
