@@ -46,7 +46,7 @@ static int take_recipe(const cli_args_t *args, cli_job_t *job)
 
 int cli_job_load_contract(const cli_args_t *args, cli_job_t *job)
 {
-    static const char *const others[] = { "recipe", "let", "config", "sharded" };
+    static const char *const others[] = { "recipe", "let", "config" };
     for (size_t i = 0; i < CLI_COUNT(others); i++) {
         if (cli_has(args, others[i])) {
             return cli_fail(args, CLI_USAGE, "--%s and --contract do not go together", others[i]);

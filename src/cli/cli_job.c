@@ -156,6 +156,9 @@ static int place(const cli_args_t *args, cli_job_t *job)
     if (!cli_has(args, "sharded")) {
         return CLI_OK;
     }
+    if (cli_has(args, "contract")) { /* it has a manifest of its source, and whole tensors in it */
+        return cli_fail(args, CLI_USAGE, "--sharded and --contract do not go together");
+    }
     heft_status_t status =
         heft_placement_infer(job->source.manifest, (int32_t)cli_number(args, "sharded", 0), NULL,
                              &job->placement, &job->whole, &job->err);

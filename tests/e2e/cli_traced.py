@@ -89,6 +89,7 @@ class TracedTest(Case):
     def test_usage(self):
         for words, message in (
             (("--contract", LOADER, "--let", "tp=2"), "--let and --contract do not go together"),
+            (("--contract", LOADER, "--sharded", 0), "--sharded and --contract do not go together"),
             (("--contract", LOADER, "--recipe", "x"), "--recipe and --contract do not go together"),
             ((), "--recipe or --contract is needed"),
             (("--contract", self.model), "this is no contract"),
