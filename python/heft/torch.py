@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 _NAMES = {**BY_FRAMEWORK_NAME, "float4_e2m1fn_x2": DType.F4}
-_DTYPES = {getattr(torch, name): dtype for name, dtype in _NAMES.items() if hasattr(torch, name)}
-_TORCH = {dtype: torch_dtype for torch_dtype, dtype in _DTYPES.items()}
+DTYPES = {getattr(torch, name): dtype for name, dtype in _NAMES.items() if hasattr(torch, name)}
+_TORCH = {dtype: torch_dtype for torch_dtype, dtype in DTYPES.items()}
 
 Source = torch.nn.Module | Mapping[str, torch.Tensor]
 
 
 def dtype_of(dtype: torch.dtype) -> DType:
     """The dtype of heft; an error names what it has not."""
-    if dtype not in _DTYPES:
+    if dtype not in DTYPES:
         raise argument_error(f"{dtype} is no dtype of heft")
-    return _DTYPES[dtype]
+    return DTYPES[dtype]
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
@@ -45,7 +45,7 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
     """The logical shape: a torch element of packed F4 holds two."""
     shape = tuple(tensor.shape)
-    if tensor.dtype in _DTYPES and _DTYPES[tensor.dtype] is DType.F4:
+    if tensor.dtype in DTYPES and DTYPES[tensor.dtype] is DType.F4:
         return (*shape[:-1], 2 * shape[-1])
     return shape
 
@@ -103,7 +103,7 @@ def _split(source: Source) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
             raise argument_error(f'"{name}" is a {type(tensor).__name__}, not a tensor')
         if tensor.layout is not torch.strided:
             raise argument_error(f'tensor "{name}" is {tensor.layout}: to_dense() it first')
-        if tensor.dtype not in _DTYPES:
+        if tensor.dtype not in DTYPES:
             raise argument_error(f'tensor "{name}": {tensor.dtype} is no dtype of heft')
         local = _local_of(name, tensor)
         key = (*memory_key(local), tuple(tensor.shape))

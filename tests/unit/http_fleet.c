@@ -7,6 +7,40 @@
 
 #include "heft/model.h"
 
+/* ---- a coordinator alone ---- */
+
+env_t *env_start(const heft_coordinator_opts_t *opts)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    env_t *e = calloc(1, sizeof *e);
+    assert_non_null(e);
+    EXPECT_STATUS(heft_coordinator_start(opts, &e->c, &err), HEFT_OK);
+    e->url = heft_coordinator_get_url(e->c);
+    e->port = (uint16_t)strtoul(strrchr(e->url, ':') + 1, NULL, 10);
+    return e;
+}
+
+void env_stop(env_t *e)
+{
+    heft_coordinator_stop(e->c);
+    free(e);
+    assert_int_equal(heft__alloc_live(), 0);
+}
+
+int env_set_up(void **state)
+{
+    *state = env_start(NULL);
+    return 0;
+}
+
+int env_tear_down(void **state)
+{
+    env_stop(*state);
+    return 0;
+}
+
+/* ---- members ---- */
+
 static pthread_mutex_t digest_lock = PTHREAD_MUTEX_INITIALIZER;
 static char source_digest[HEFT__DIGEST_SIZE] = SIM_DIGEST_NEW;
 

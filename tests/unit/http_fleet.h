@@ -14,6 +14,20 @@
 
 #define FLEET_WAIT_NS (60 * INT64_C(1000000000))
 
+/* A coordinator alone, for requests that the test makes itself. */
+typedef struct env {
+    heft_coordinator_t *c;
+    const char *url;
+    uint16_t port;
+} env_t;
+
+env_t *env_start(const heft_coordinator_opts_t *opts);
+/* Nothing may be allocated any more. */
+void env_stop(env_t *e);
+int env_set_up(void **state);
+int env_tear_down(void **state);
+#define ENV_TEST(f) cmocka_unit_test_setup_teardown(f, env_set_up, env_tear_down)
+
 typedef struct fleet_member {
     /* what the test sets before the member starts, or under the lock */
     const char *url;

@@ -3,152 +3,11 @@
  * Every request of the control protocol over real HTTP, in every wrong kind: the code, the status,
  * what the message names, and that the state is as it was.
  */
-#include "http_fleet.h"
-
-#include <arpa/inet.h>
-#include <jansson.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include "http_requests.h"
 
 #include "heft/model.h"
 #include "sync/coordinator.h"
 #include "sync/objects.h"
-
-#define INC_A "0123456789abcdef0123456789abcdef"
-#define INC_B "1123456789abcdef0123456789abcdef"
-#define DIG "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
-
-typedef struct env {
-    heft_coordinator_t *c;
-    const char *url;
-} env_t;
-
-static int set_up(void **state)
-{
-    heft_error_t err = HEFT_ERROR_INIT;
-    env_t *e = calloc(1, sizeof *e);
-    assert_non_null(e);
-    EXPECT_STATUS(heft_coordinator_start(NULL, &e->c, &err), HEFT_OK);
-    e->url = heft_coordinator_get_url(e->c);
-    *state = e;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    env_t *e = *state;
-    heft_coordinator_stop(e->c);
-    free(e);
-    return heft__alloc_live() == 0 ? 0 : -1;
-}
-
-/* Request, expect the code and a part of the body. */
-static void expect(const env_t *e, const char *method, const char *path, const char *body,
-                   int expected, const char *part)
-{
-    char *reply = NULL;
-    const int code = fleet_request(e->url, method, path, body, &reply);
-    if (code != expected || (part != NULL && strstr(reply != NULL ? reply : "", part) == NULL)) {
-        fail_msg("%s %s: %d %s, expected %d with %s", method, path, code,
-                 reply != NULL ? reply : "", expected, part != NULL ? part : "anything");
-    }
-    heft__free(reply);
-}
-
-static json_t *get_json(const env_t *e, const char *path)
-{
-    char *reply = NULL;
-    assert_int_equal(fleet_request(e->url, "GET", path, NULL, &reply), 200);
-    json_t *root = json_loads(reply, 0, NULL);
-    assert_non_null(root);
-    heft__free(reply);
-    return root;
-}
-
-static int64_t status_int(const env_t *e, const char *key)
-{
-    json_t *root = get_json(e, "/v1/status");
-    const int64_t value = json_integer_value(json_object_get(root, key));
-    json_decref(root);
-    return value;
-}
-
-/* ---- the pieces of a member ---- */
-
-static void register_text(char *out, size_t size, const char *role, uint32_t rank,
-                          const char *incarnation, int64_t epoch)
-{
-    (void)snprintf(out, size,
-                   "{\"format\":1,\"role\":\"%s\",\"job\":\"heft\",\"replica\":0,\"rank\":%u,"
-                   "\"incarnation\":\"%s\",\"epoch\":%lld,\"mode\":\"staged\","
-                   "\"transports\":[\"shm\"]}",
-                   role, rank, incarnation, (long long)epoch);
-}
-
-static void enroll(const env_t *e, const char *role, uint32_t rank, const char *incarnation)
-{
-    char body[512];
-    register_text(body, sizeof body, role, rank, incarnation, 0);
-    const int64_t deadline = heft__clock_mono_ns() + 5 * INT64_C(1000000000);
-    char *reply = NULL;
-    int code;
-    do { /* a place is free a moment after its last connection was closed */
-        heft__free(reply);
-        code = fleet_request(e->url, "POST", "/v1/members", body, &reply);
-    } while (code == 409 && reply != NULL && strstr(reply, "try again") != NULL &&
-             heft__clock_mono_ns() < deadline);
-    if (code != 200 || strstr(reply, "\"epoch\"") == NULL) {
-        fail_msg("register %s: %d %s", incarnation, code, reply);
-    }
-    heft__free(reply);
-}
-
-static void put(const env_t *e, const char *text, char *digest_out)
-{
-    char path[128];
-    heft__object_digest(text, strlen(text), digest_out);
-    (void)snprintf(path, sizeof path, "/v1/objects/%s", digest_out);
-    expect(e, "PUT", path, text, 200, NULL);
-}
-
-static char *manifest_text(const char *side)
-{
-    heft_manifest_t *manifest = NULL;
-    heft_error_t err = HEFT_ERROR_INIT;
-    char *text = NULL;
-    const heft_shape_t shape = { .rank = 1, .extent = { 4 } };
-    EXPECT_STATUS(heft_manifest_create(side, &manifest, &err), HEFT_OK);
-    EXPECT_STATUS(heft_manifest_add(manifest, "w", HEFT_DTYPE_F32, &shape, &err), HEFT_OK);
-    EXPECT_STATUS(heft_manifest_finish(manifest, &err), HEFT_OK);
-    EXPECT_STATUS(heft_manifest_encode(manifest, &text, &err), HEFT_OK);
-    heft_manifest_destroy(manifest);
-    return text;
-}
-
-static void bind_text(char *out, size_t size, const char *incarnation, const char *manifest,
-                      const char *contract, const char *endpoint)
-{
-    (void)snprintf(out, size,
-                   "{\"incarnation\":\"%s\",\"manifest\":\"%s\",\"contract\":\"%s\","
-                   "\"endpoint\":\"%s\"}",
-                   incarnation, manifest, contract, endpoint);
-}
-
-static void report_text(const env_t *e, char *out, size_t size, const char *incarnation,
-                        int64_t sequence, const char *rest)
-{
-    (void)snprintf(out, size,
-                   "{\"incarnation\":\"%s\",\"epoch\":%lld,\"sequence\":%lld,\"order\":0,"
-                   "\"wait_ms\":0,\"state\":\"idle\",\"condition\":\"ok\",\"live_version\":0,"
-                   "\"serving\":false%s}",
-                   incarnation, (long long)status_int(e, "epoch"), (long long)sequence, rest);
-}
-
-#define CONTRACT(rank)                                                                        \
-    "{\"format\":1,\"recipe\":{\"name\":\"n\",\"text\":\"t\"},\"bindings\":{},\"rank\":" rank \
-    ",\"ranks\":4}"
 
 /* ---- general ---- */
 
@@ -657,18 +516,6 @@ static void unknown_rounds_are_not_found(void **state)
     expect(e, "POST", "/v1/rounds/1.1/cancel", "{\"x\":1}", 400, "unknown key");
 }
 
-/* The round of a begin that was accepted. */
-static void begin(const env_t *e, const char *body, char *round_out)
-{
-    char *reply = NULL;
-    assert_int_equal(fleet_request(e->url, "POST", "/v1/rounds", body, &reply), 202);
-    json_t *root = json_loads(reply, 0, NULL);
-    (void)snprintf(round_out, HEFT__ROUND_TEXT_SIZE, "%s",
-                   json_string_value(json_object_get(root, "round")));
-    json_decref(root);
-    heft__free(reply);
-}
-
 static void a_member_without_manifest_is_waited_for_and_named(void **state)
 {
     const env_t *e = *state;
@@ -707,198 +554,31 @@ static void requests_of_one_kind_are_independent_of_another(void **state)
     expect(e, "POST", path, NULL, 202, "aborted");
 }
 
-/* ---- long polls ---- */
-
-typedef struct poller {
-    const env_t *e;
-    char body[1024];
-    int code;
-    char *reply;
-} poller_t;
-
-static void *run_poller(void *arg)
-{
-    poller_t *p = arg;
-    p->code =
-        fleet_request(p->e->url, "POST", "/v1/members/source.heft.0.0/poll", p->body, &p->reply);
-    return NULL;
-}
-
-static void start_poll(poller_t *p, const env_t *e, int64_t sequence, int64_t order,
-                       pthread_t *thread)
-{
-    memset(p, 0, sizeof *p);
-    p->e = e;
-    (void)snprintf(p->body, sizeof p->body,
-                   "{\"incarnation\":\"" INC_A "\",\"epoch\":%lld,\"sequence\":%lld,"
-                   "\"order\":%lld,\"wait_ms\":9000,\"state\":\"idle\",\"condition\":\"ok\","
-                   "\"live_version\":0,\"serving\":false}",
-                   (long long)status_int(e, "epoch"), (long long)sequence, (long long)order);
-    assert_int_equal(pthread_create(thread, NULL, run_poller, p), 0);
-}
-
-static void bind_source(const env_t *e)
-{
-    char digest[HEFT__DIGEST_SIZE];
-    char body[512];
-    char *text = manifest_text("source");
-    put(e, text, digest);
-    heft_string_free(text);
-    (void)snprintf(body, sizeof body, "{\"incarnation\":\"" INC_A "\",\"manifest\":\"%s\"}",
-                   digest);
-    expect(e, "PUT", "/v1/members/source.heft.0.0/manifest", body, 200, NULL);
-}
-
-static void bind_destination(const env_t *e)
-{
-    char manifest[HEFT__DIGEST_SIZE];
-    char contract[HEFT__DIGEST_SIZE];
-    char endpoint[HEFT__DIGEST_SIZE];
-    char body[512];
-    char *text = manifest_text("destination");
-    put(e, text, manifest);
-    heft_string_free(text);
-    put(e, CONTRACT("0"), contract);
-    put(e, "{\"transport\":\"shm\"}", endpoint);
-    bind_text(body, sizeof body, INC_B, manifest, contract, endpoint);
-    expect(e, "PUT", "/v1/members/destination.heft.0.0/manifest", body, 200, NULL);
-}
-
-static void long_poll_gets_the_order_and_gets_it_again(void **state)
-{
-    const env_t *e = *state;
-    char round[HEFT__ROUND_TEXT_SIZE];
-    poller_t first;
-    poller_t second;
-    pthread_t thread;
-    enroll(e, "source", 0, INC_A);
-    enroll(e, "destination", 0, INC_B);
-    bind_source(e);
-    bind_destination(e);
-    start_poll(&first, e, 1, 0, &thread);
-    begin(e, "{\"version\":1,\"key\":\"k\"}", round);
-    assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_int_equal(first.code, 200);
-    heft_error_t err = HEFT_ERROR_INIT;
-    heft__order_t order;
-    EXPECT_STATUS(heft__order_decode(first.reply, strlen(first.reply), &order, &err), HEFT_OK);
-    assert_int_equal(order.target, HEFT__PHASE_PREFLIGHT);
-    assert_int_equal(order.version, 1);
-    assert_int_equal(order.n_peers, 1);
-    assert_string_equal(order.peers[0].id, "destination.heft.0.0");
-    assert_true(order.peers[0].moves);
-    /* manifest, contract and endpoint of the peer; the list of sources, and its one manifest */
-    assert_int_equal(order.n_objects, 5);
-    assert_true(heft__is_hex(order.sources, 64));
-    assert_true(order.left_ms > 0 && order.left_ms <= 60000);
-    /* the reply was lost: the member has not taken the order in, and gets the same one */
-    start_poll(&second, e, 2, 0, &thread);
-    assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_int_equal(second.code, 200);
-    heft__order_t again;
-    EXPECT_STATUS(heft__order_decode(second.reply, strlen(second.reply), &again, &err), HEFT_OK);
-    assert_int_equal(again.sequence, order.sequence);
-    assert_int_equal(again.target, order.target);
-    /* once taken in, it waits for the next */
-    heft__free(second.reply);
-    start_poll(&second, e, 3, order.sequence, &thread);
-    char path[128];
-    (void)snprintf(path, sizeof path, "/v1/rounds/%s/cancel", round);
-    expect(e, "POST", path, NULL, 202, NULL);
-    assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_int_equal(second.code, 200);
-    heft__order_fini(&again);
-    EXPECT_STATUS(heft__order_decode(second.reply, strlen(second.reply), &again, &err), HEFT_OK);
-    assert_int_equal(again.target, HEFT__PHASE_ABORT);
-    heft__order_fini(&again);
-    heft__order_fini(&order);
-    heft__free(first.reply);
-    heft__free(second.reply);
-}
-
-static void a_later_poll_ends_an_earlier_one(void **state)
-{
-    const env_t *e = *state;
-    poller_t first;
-    poller_t second;
-    pthread_t a;
-    pthread_t b;
-    enroll(e, "source", 0, INC_A);
-    start_poll(&first, e, 1, 0, &a);
-    const int64_t limit = heft__clock_mono_ns() + FLEET_WAIT_NS;
-    /* the second poll must come second: the member's report number shows that the first is in */
-    for (int64_t seen = 0; seen == 0 && heft__clock_mono_ns() < limit;) {
-        char *text = NULL;
-        assert_int_equal(fleet_request(e->url, "GET", "/metrics", NULL, &text), 200);
-        seen = strstr(text, "heft_calls_waiting 1\n") != NULL;
-        heft__free(text);
-    }
-    start_poll(&second, e, 2, 0, &b);
-    assert_int_equal(pthread_join(a, NULL), 0);
-    assert_int_equal(first.code, 204);
-    /* leaving ends the other */
-    expect(e, "DELETE", "/v1/members/source.heft.0.0?incarnation=" INC_A, NULL, 200, NULL);
-    assert_int_equal(pthread_join(b, NULL), 0);
-    assert_true(second.code == 204 || second.code == 410);
-    heft__free(first.reply);
-    heft__free(second.reply);
-}
-
-/* A poll that is still waiting when the coordinator stops is answered. */
-static void stop_answers_what_waits(void **state)
-{
-    (void)state;
-    heft_error_t err = HEFT_ERROR_INIT;
-    env_t e = { NULL, NULL };
-    poller_t p;
-    pthread_t thread;
-    EXPECT_STATUS(heft_coordinator_start(NULL, &e.c, &err), HEFT_OK);
-    e.url = heft_coordinator_get_url(e.c);
-    enroll(&e, "source", 0, INC_A);
-    start_poll(&p, &e, 1, 0, &thread);
-    const int64_t limit = heft__clock_mono_ns() + FLEET_WAIT_NS;
-    for (int64_t seen = 0; seen == 0 && heft__clock_mono_ns() < limit;) {
-        char *text = NULL;
-        assert_int_equal(fleet_request(e.url, "GET", "/metrics", NULL, &text), 200);
-        seen = strstr(text, "heft_calls_waiting 1\n") != NULL;
-        heft__free(text);
-    }
-    heft_coordinator_stop(e.c);
-    assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_int_equal(p.code, 503);
-    heft__free(p.reply);
-}
-
-#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(paths_and_methods),
-        TEST(large_bodies_are_refused),
-        TEST(port_taken_is_named),
+        ENV_TEST(paths_and_methods),
+        ENV_TEST(large_bodies_are_refused),
+        ENV_TEST(port_taken_is_named),
         cmocka_unit_test(options_are_checked),
         cmocka_unit_test(start_survives_lack_of_memory),
-        TEST(stale_incarnation_refused),
-        TEST(a_lost_epoch_is_followed),
-        TEST(bind_checks_objects_and_contents),
-        TEST(duplicate_endpoint_refused),
-        TEST(endpoint_list_parsed),
-        TEST(route_to_self_refused),
-        TEST(poll_refuses_what_does_not_fit),
-        TEST(stale_epoch_refused),
-        TEST(poisoned_condition_is_kept_until_recovered),
-        TEST(leave_needs_the_present_life),
-        TEST(objects_are_checked_against_their_name),
-        TEST(large_contracts_are_objects),
-        TEST(empty_side_refused),
-        TEST(begin_refuses_what_cannot_be),
-        TEST(unknown_rounds_are_not_found),
-        TEST(a_member_without_manifest_is_waited_for_and_named),
-        TEST(requests_of_one_kind_are_independent_of_another),
-        TEST(long_poll_gets_the_order_and_gets_it_again),
-        TEST(a_later_poll_ends_an_earlier_one),
-        cmocka_unit_test(stop_answers_what_waits),
+        ENV_TEST(stale_incarnation_refused),
+        ENV_TEST(a_lost_epoch_is_followed),
+        ENV_TEST(bind_checks_objects_and_contents),
+        ENV_TEST(duplicate_endpoint_refused),
+        ENV_TEST(endpoint_list_parsed),
+        ENV_TEST(route_to_self_refused),
+        ENV_TEST(poll_refuses_what_does_not_fit),
+        ENV_TEST(stale_epoch_refused),
+        ENV_TEST(poisoned_condition_is_kept_until_recovered),
+        ENV_TEST(leave_needs_the_present_life),
+        ENV_TEST(objects_are_checked_against_their_name),
+        ENV_TEST(large_contracts_are_objects),
+        ENV_TEST(empty_side_refused),
+        ENV_TEST(begin_refuses_what_cannot_be),
+        ENV_TEST(unknown_rounds_are_not_found),
+        ENV_TEST(a_member_without_manifest_is_waited_for_and_named),
+        ENV_TEST(requests_of_one_kind_are_independent_of_another),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,30 +20,6 @@
 #define SECOND INT64_C(1000000000)
 #define MEMBER "/v1/members/destination.heft.0.0"
 
-typedef struct env {
-    heft_coordinator_t *c;
-    const char *url;
-    uint16_t port;
-} env_t;
-
-static env_t *start(const heft_coordinator_opts_t *opts)
-{
-    heft_error_t err = HEFT_ERROR_INIT;
-    env_t *e = calloc(1, sizeof *e);
-    assert_non_null(e);
-    EXPECT_STATUS(heft_coordinator_start(opts, &e->c, &err), HEFT_OK);
-    e->url = heft_coordinator_get_url(e->c);
-    e->port = (uint16_t)strtoul(strrchr(e->url, ':') + 1, NULL, 10);
-    return e;
-}
-
-static void stop(env_t *e)
-{
-    heft_coordinator_stop(e->c);
-    free(e);
-    assert_int_equal(heft__alloc_live(), 0);
-}
-
 /* ---- raw connections ---- */
 
 static int dial(const env_t *e)
@@ -307,7 +283,7 @@ static bool is_refused(const env_t *e, const hostile_t *h)
 static void each_is_refused_by_name_and_changes_nothing(void **state)
 {
     (void)state;
-    env_t *e = start(NULL);
+    env_t *e = env_start(NULL);
     enroll(e);
     char *before = state_of(e);
     int n_wrong = 0;
@@ -321,7 +297,7 @@ static void each_is_refused_by_name_and_changes_nothing(void **state)
         free(after);
     }
     free(before);
-    stop(e);
+    env_stop(e);
     assert_int_equal(n_wrong, 0);
 }
 
@@ -329,7 +305,7 @@ static void each_is_refused_by_name_and_changes_nothing(void **state)
 static void damaged_requests_change_nothing(void **state)
 {
     (void)state;
-    env_t *e = start(NULL);
+    env_t *e = env_start(NULL);
     enroll(e);
     char *before = state_of(e);
     static const char valid[] =
@@ -358,13 +334,13 @@ static void damaged_requests_change_nothing(void **state)
     assert_string_equal(before, after);
     free(before);
     free(after);
-    stop(e);
+    env_stop(e);
 }
 
 static void a_head_without_end_is_cut(void **state)
 {
     (void)state;
-    env_t *e = start(NULL);
+    env_t *e = env_start(NULL);
     const size_t n = 1u << 20;
     char *head = malloc(n);
     assert_non_null(head);
@@ -382,13 +358,13 @@ static void a_head_without_end_is_cut(void **state)
     heft__free(reply);
     free(head);
     free(state_of(e));
-    stop(e);
+    env_stop(e);
 }
 
 static void a_chunked_body_is_bounded_too(void **state)
 {
     (void)state;
-    env_t *e = start(NULL);
+    env_t *e = env_start(NULL);
     static const char head[] = "POST /v1/members HTTP/1.1\r\nHost: 127.0.0.1\r\n"
                                "Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n";
     const int fd = dial(e);
@@ -404,7 +380,7 @@ static void a_chunked_body_is_bounded_too(void **state)
     assert_true(is_closed_by(fd, heft__clock_mono_ns() + 5 * SECOND));
     (void)close(fd);
     free(state_of(e));
-    stop(e);
+    env_stop(e);
 }
 
 /* ---- slow ---- */
@@ -420,7 +396,7 @@ static void slow_clients_are_cut_and_nobody_waits_for_them(void **state)
 {
     (void)state;
     const heft_coordinator_opts_t opts = hasty();
-    env_t *e = start(&opts);
+    env_t *e = env_start(&opts);
     enum { N = 60 };
     int fds[N];
     static const char *const begun[] = {
@@ -452,7 +428,7 @@ static void slow_clients_are_cut_and_nobody_waits_for_them(void **state)
         }
     }
     free(state_of(e));
-    stop(e);
+    env_stop(e);
 }
 
 static void a_reply_that_is_not_taken_is_cut(void **state)
@@ -460,7 +436,7 @@ static void a_reply_that_is_not_taken_is_cut(void **state)
     (void)state;
     heft_coordinator_opts_t opts = hasty();
     opts.request_ms = 2500; /* also for what is put first */
-    env_t *e = start(&opts);
+    env_t *e = env_start(&opts);
     /* something large to ask for */
     const size_t n = 15u << 20; /* more than the system's buffers take */
     char *text = malloc(n + 1);
@@ -495,7 +471,7 @@ static void a_reply_that_is_not_taken_is_cut(void **state)
     }
     assert_true(taken < n);
     (void)close(fd);
-    stop(e);
+    env_stop(e);
 }
 
 static void a_flood_of_connections_leaves_room(void **state)
@@ -503,7 +479,7 @@ static void a_flood_of_connections_leaves_room(void **state)
     (void)state;
     heft_coordinator_opts_t opts = HEFT_COORDINATOR_OPTS_INIT;
     opts.max_connections = 32;
-    env_t *e = start(&opts);
+    env_t *e = env_start(&opts);
     enum { N = 300 };
     int fds[N];
     for (int i = 0; i < N; i++) {
@@ -517,13 +493,13 @@ static void a_flood_of_connections_leaves_room(void **state)
         (void)close(fds[i]);
     }
     free(state_of(e));
-    stop(e);
+    env_stop(e);
 }
 
 static void a_client_that_goes_away_leaves_nothing(void **state)
 {
     (void)state;
-    env_t *e = start(NULL);
+    env_t *e = env_start(NULL);
     enroll(e);
     static const char polls[] = "POST " MEMBER "/poll HTTP/1.1\r\nHost: 127.0.0.1\r\n"
                                 "Content-Length: 400\r\n\r\n{";
@@ -535,7 +511,7 @@ static void a_client_that_goes_away_leaves_nothing(void **state)
         (void)close(fd);
     }
     free(state_of(e));
-    stop(e); /* counts allocations */
+    env_stop(e); /* counts allocations */
 }
 
 int main(void)

@@ -11,30 +11,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-typedef struct env {
-    heft_coordinator_t *c;
-    const char *url;
-} env_t;
-
-static int set_up(void **state)
-{
-    heft_error_t err = HEFT_ERROR_INIT;
-    env_t *e = calloc(1, sizeof *e);
-    assert_non_null(e);
-    EXPECT_STATUS(heft_coordinator_start(NULL, &e->c, &err), HEFT_OK);
-    e->url = heft_coordinator_get_url(e->c);
-    *state = e;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    env_t *e = *state;
-    heft_coordinator_stop(e->c);
-    free(e);
-    return heft__alloc_live() == 0 ? 0 : -1;
-}
-
 static void client_maps_errors(void **state)
 {
     const env_t *e = *state;
@@ -397,21 +373,19 @@ static void a_coordinator_that_is_away_is_waited_for_too(void **state)
     (void)close(fd);
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(client_maps_errors),
+        ENV_TEST(client_maps_errors),
         cmocka_unit_test(client_waits_no_longer_than_its_deadline),
         cmocka_unit_test(client_request_can_be_aborted),
-        TEST(client_survives_lack_of_memory),
+        ENV_TEST(client_survives_lack_of_memory),
         cmocka_unit_test(what_got_lost_is_asked_again),
         cmocka_unit_test(asking_ends_with_its_deadline),
         cmocka_unit_test(a_slow_answer_is_not_a_lost_one),
         cmocka_unit_test(nobody_there_is_told_at_once),
         cmocka_unit_test(an_early_answer_is_heard),
-        TEST(destinations_are_waited_for_and_gaps_are_named),
+        ENV_TEST(destinations_are_waited_for_and_gaps_are_named),
         cmocka_unit_test(a_coordinator_that_is_away_is_waited_for_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

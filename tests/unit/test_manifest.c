@@ -190,6 +190,34 @@ static void json_form_comes_back_equal(void **state)
 
 #define TENSORS(t) "{\"heft_manifest\":1,\"side\":\"source\",\"tensors\":[" t "]}"
 
+/* Beyond 2^53 too, where numbers of other JSON readers are no longer exact. */
+static void numbers_of_the_json_form_are_exact_or_refused(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    static const char *const good[] = { "9007199254740993", "9223372036854775807" };
+    static const char *const bad[] = { "9223372036854775808", "1e3", "3.0", "1e400" };
+    static const char form[] = "{\"heft_manifest\":1,\"side\":\"source\",\"tensors\":[{\"name\":"
+                               "\"w\",\"dtype\":\"U8\",\"shape\":[%s]}]}";
+    char text[160];
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        heft_manifest_t *m = NULL;
+        heft_tensor_info_t info;
+        (void)snprintf(text, sizeof text, form, good[i]);
+        EXPECT_STATUS(heft_manifest_decode(text, strlen(text), &m, &err), HEFT_OK);
+        EXPECT_STATUS(heft_manifest_query(m, 0, &info, &err), HEFT_OK);
+        (void)snprintf(text, sizeof text, "%lld", (long long)info.shape.extent[0]);
+        assert_string_equal(text, good[i]);
+        heft_manifest_destroy(m);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        heft_manifest_t *m = NULL;
+        (void)snprintf(text, sizeof text, form, bad[i]);
+        EXPECT_STATUS(heft_manifest_decode(text, strlen(text), &m, &err), HEFT_ERR_FORMAT);
+        assert_null(m);
+    }
+}
+
 static void json_form_is_strict(void **state)
 {
     (void)state;
@@ -354,6 +382,7 @@ int main(void)
         cmocka_unit_test(manifest_find_names_the_nearest),
         cmocka_unit_test(manifest_attributes_replace),
         cmocka_unit_test(json_form_comes_back_equal),
+        cmocka_unit_test(numbers_of_the_json_form_are_exact_or_refused),
         cmocka_unit_test(json_form_is_strict),
         cmocka_unit_test(all_that_is_wrong_is_listed),
         cmocka_unit_test(manifest_survives_every_failing_allocation),

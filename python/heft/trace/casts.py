@@ -7,6 +7,8 @@ import functools
 
 import torch
 
+from heft.torch import DTYPES
+
 INTEGERS = {
     torch.uint8,
     torch.int8,
@@ -20,25 +22,7 @@ INTEGERS = {
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 FLOAT8 = {torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu}
 
-TAPE_DTYPES = {
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.uint16: "U16",
-    torch.int16: "I16",
-    torch.uint32: "U32",
-    torch.int32: "I32",
-    torch.uint64: "U64",
-    torch.int64: "I64",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float32: "F32",
-    torch.float64: "F64",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.float8_e8m0fnu: "F8_E8M0",
-    torch.float4_e2m1fn_x2: "F4",
-}
+TAPE_DTYPES = {torch_dtype: dtype.name for torch_dtype, dtype in DTYPES.items()}
 
 
 @functools.cache
