@@ -156,7 +156,7 @@ static int place(sim_t *sim)
     if (code != CLI_OK) {
         return code;
     }
-    sim->hosts = calloc((size_t)sim->trainer.n_ranks, sizeof *sim->hosts);
+    sim->hosts = calloc((size_t)sim->trainer.n_ranks + 1, sizeof *sim->hosts);
     if (sim->hosts == NULL) {
         return cli_out_of_memory(sim->args);
     }

@@ -449,7 +449,7 @@ static uint32_t find_level(const chooser_t *c, uint32_t most, int64_t n_bytes, i
 static heft_status_t deal_rows(chooser_t *c, const cell_t *cell, int dim, int64_t n_bytes)
 {
     const int64_t n_rows = cell->box.end[dim] - cell->box.begin[dim];
-    const int64_t row_bytes = heft__max_i64(n_bytes / n_rows, 1);
+    const int64_t row_bytes = n_bytes / n_rows;
     const int64_t n_cuts = heft__min_i64(n_bytes / c->p->min_cut_bytes, n_rows);
     const uint32_t most = (uint32_t)heft__min_i64(n_cuts > 1 ? n_cuts : 1, cell->n_holders);
     int64_t level = 0;
@@ -459,7 +459,7 @@ static heft_status_t deal_rows(chooser_t *c, const cell_t *cell, int dim, int64_
         c->rows[i] = (level - load_of(c, c->order[i])) / row_bytes;
         left -= c->rows[i];
     }
-    for (uint32_t i = 0; left > 0; i = (i + 1) % n, left--) {
+    for (uint32_t i = 0; left > 0; i = i + 1 < n ? i + 1 : 0, left--) {
         c->rows[i]++;
     }
     heft__bounds_t box = cell->box;
@@ -611,7 +611,7 @@ static heft_status_t give_cell(chooser_t *c, const cell_t *cell, turn_t *turn)
     while (dim + 1 < rank && cell->box.end[dim] - cell->box.begin[dim] == 1) {
         dim++;
     }
-    int64_t n = rank > 0 ? heft__max_i64(cell->box.end[dim] - cell->box.begin[dim], 1) : 1;
+    int64_t n = rank > 0 ? cell->box.end[dim] - cell->box.begin[dim] : 1;
     const int64_t row_bytes = bytes_of(c, cell) / n;
     heft__bounds_t box = cell->box;
     heft_status_t status = HEFT_OK;

@@ -59,7 +59,7 @@ static void pour(taker_t *takers, uint32_t n, int64_t bytes, int64_t *out)
         out[takers[i].at] = i < k ? level - takers[i].load : 0;
         left -= out[takers[i].at];
     }
-    for (uint32_t i = 0; left > 0; i = (i + 1) % k, left--) {
+    for (uint32_t i = 0; left > 0; i = i + 1 < k ? i + 1 : 0, left--) {
         out[takers[i].at]++;
     }
 }
