@@ -141,12 +141,14 @@ heft_status_t heft__shared_match_exception(heft__shared_t *shared, size_t except
                                            const heft__text_t *text, const heft__matches_t **out,
                                            heft_error_t *err)
 {
+    const heft__span_t none[HEFT__MAX_CAPTURES] = { { NULL, 0 } };
     heft__matches_t *m = &shared->ignores[exception];
     bool is_known = false;
+    m->n_captures = 0;
     heft_status_t status = take_text(m, text->data, &is_known, err);
     for (uint32_t i = 0; i < shared->names.n && status == HEFT_OK && !is_known; i++) {
         if (heft__exception_matches(shared->recipe, exception, text, &shared->names.items[i])) {
-            status = add_match(m, i, NULL, err);
+            status = add_match(m, i, none, err);
         }
     }
     *out = m;
