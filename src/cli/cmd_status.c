@@ -35,6 +35,10 @@ static void print_member(const json_t *m)
         (void)printf("  %s: %s", cli_json_text(error, "phase"), cli_json_text(error, "cause"));
     }
     (void)printf("\n");
+    const char *ways = cli_json_text(m, "ways");
+    if (ways[0] != '\0') {
+        (void)printf("    sends to %s\n", ways);
+    }
 }
 
 /* destination.heft.0.10 comes after destination.heft.0.9. */

@@ -203,6 +203,9 @@ static json_t *member_json(const heft_coordinator_t *c, uint32_t slot, bool all)
         (void)heft__json_put(item, "silent_ms", json_integer(silent_ns / 1000000));
         (void)heft__json_put(item, "contact", json_string(contact_text(c, silent_ns)));
     }
+    if (report->ways[0] != '\0') {
+        (void)heft__json_put(item, "ways", json_string(report->ways));
+    }
     if (m->in_place) {
         (void)heft__json_put(item, "in_place", json_true());
     }

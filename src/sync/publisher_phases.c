@@ -100,6 +100,29 @@ static heft_status_t choose_tensors(heft_publisher_t *pub, heft_error_t *err)
     return status;
 }
 
+/* "destination.heft.0.0 by ucx tcp/eth0, ...". */
+static void list_ways(const heft__fleet_t *fleet, char out[HEFT__WAYS_SIZE])
+{
+    static const size_t tail = 24; /* " and 4294967295 more" */
+    size_t n = 0;
+    out[0] = '\0';
+    for (uint32_t i = 0; i < fleet->n_links; i++) {
+        const heft__link_t *link = &fleet->links[i];
+        char text[HEFT__ID_SIZE + 96];
+        if (link->remote == NULL) {
+            continue;
+        }
+        const int len = snprintf(text, sizeof text, "%s%s by %s", n > 0 ? ", " : "", link->id,
+                                 heft__remote_describe(link->remote));
+        if (n + (size_t)len + tail > HEFT__WAYS_SIZE) {
+            (void)snprintf(out + n, HEFT__WAYS_SIZE - n, " and up to %u more", fleet->n_links - i);
+            return;
+        }
+        memcpy(out + n, text, (size_t)len + 1);
+        n += (size_t)len;
+    }
+}
+
 static void do_preflight(heft_publisher_t *pub, const heft__order_t *order)
 {
     heft__problems_t problems = { 0 };
@@ -119,6 +142,7 @@ static void do_preflight(heft_publisher_t *pub, const heft__order_t *order)
     char(*absent)[HEFT__ID_SIZE] = list_absent(&pub->fleet, &n_absent);
     heft__report_t *report = heft__member_lock(pub->member);
     heft__report_set_absent(report, absent, n_absent);
+    list_ways(&pub->fleet, report->ways);
     heft__problems_fini(&report->problems);
     report->problems = problems;
     memcpy(report->plans, plans, sizeof report->plans);

@@ -306,6 +306,8 @@ typedef struct heft__counters {
     int64_t prepare_ns, stage_ns, verify_ns, pause_ns, flip_ns;
 } heft__counters_t;
 
+enum { HEFT__WAYS_SIZE = 512 };
+
 typedef struct heft__report {
     char incarnation[HEFT__INCARNATION_SIZE];
     int64_t epoch;
@@ -329,6 +331,9 @@ typedef struct heft__report {
     int64_t version; /* of the round, once something may have moved; 0: none */
     uint32_t movers; /* destinations that move in it; 0: this one does not */
     heft__counters_t counters;
+    /* source: by which transport and lanes each destination is reached, for people; cut where it is
+     * long. Outlasts the round. */
+    char ways[HEFT__WAYS_SIZE];
     heft__problems_t problems; /* owned */
     /* source, preflight: destinations at whose endpoint nobody listens; owned, NULL: none */
     char (*absent)[HEFT__ID_SIZE];

@@ -35,6 +35,7 @@ static const heft__field_t report_fields[] = {
     { "version", HEFT__FIELD_INT, false, AT(version), 0, HEFT__WIRE_MAX_INT, NULL },
     { "movers", HEFT__FIELD_U32, false, AT(movers), 0, INT32_MAX, NULL },
     { "counters", HEFT__FIELD_OBJECT, false, 0, 0, 0, NULL },
+    { "ways", HEFT__FIELD_TEXT, false, AT(ways), 0, HEFT__WAYS_SIZE, NULL },
     { "problems", HEFT__FIELD_LIST, false, 0, 0, 0, NULL },
     { "absent", HEFT__FIELD_LIST, false, 0, 0, 0, NULL },
     HEFT__FIELD_END

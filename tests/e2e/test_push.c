@@ -82,6 +82,27 @@ static void second_push_compiles_attaches_and_allocates_nothing(void **state)
     pf_stop(&fleet);
 }
 
+/* By which transport, and by which lanes of it, each source reaches each destination. */
+static void the_status_tells_the_way_of_each_pair(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pf_fleet_t fleet;
+    heft_push_result_t result;
+    char *json = NULL;
+    pf_start(&fleet, &small);
+    push_ok(&fleet, 1, &result);
+    EXPECT_STATUS(heft_client_get(heft_coordinator_get_url(fleet.coordinator), "/v1/status", 20000,
+                                  &json, &err),
+                  HEFT_OK);
+    const char *ways = strstr(json, "\"ways\":\"destination.heft.");
+    assert_non_null(ways);
+    assert_non_null(strstr(ways, "destination.heft.0.1 by "));
+    assert_non_null(strstr(ways, fleet.ucx != NULL ? " by ucx tcp/" : " by shm"));
+    heft_string_free(json);
+    pf_stop(&fleet);
+}
+
 static void version_rules(void **state)
 {
     (void)state;
@@ -898,6 +919,7 @@ int main(void)
         cmocka_unit_test(round_commits_bytes),
         cmocka_unit_test(threads_give_the_same_bytes),
         cmocka_unit_test(second_push_compiles_attaches_and_allocates_nothing),
+        cmocka_unit_test(the_status_tells_the_way_of_each_pair),
         cmocka_unit_test(version_rules),
         cmocka_unit_test(two_sources_that_disagree_abort_the_round),
         cmocka_unit_test(late_join_not_serving),
