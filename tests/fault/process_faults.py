@@ -70,6 +70,7 @@ class Fleet:
 
     RECIPE, TP = RECIPE, TP
     limits, deadline_ms, settle_s = LIMITS, 2000, SETTLE_S
+    read_ranks = None  # ranks whose parameters are read all the time; None: all
 
     def __init__(self, case, rng, models=None):
         self.case, self.rng = case, rng
@@ -100,8 +101,9 @@ class Fleet:
     def start_rank(self, rank):
         if rank in self.ranks:
             self.dead_ranks.append(self.ranks[rank])
+        readers = ("--readers", "1") if self.read_ranks is None or rank in self.read_ranks else ()
         self.ranks[rank] = self.spawn(
-            f"rank {rank}", "serve", "--url", self.url, *self.RECIPE, "--model", self.models[1], "--rank", rank, "--readers", "1",
+            f"rank {rank}", "serve", "--url", self.url, *self.RECIPE, "--model", self.models[1], "--rank", rank, *readers,
             "--json", "--deadline-ms", self.deadline_ms,
         )
 
@@ -212,6 +214,12 @@ class Fleet:
 
 
 class Schedules(Case):
+    def before_stop(self, fleet):
+        """All is well: what else is to be looked at in the processes."""
+
+    def after_stop(self, fleet):
+        """And once they have ended."""
+
     def come_through(self, fleet, what):
         """After the faults: nothing torn, one version, and the next push succeeds."""
         status = fleet.settle()
@@ -228,9 +236,11 @@ class Schedules(Case):
         live = fleet.run("verify", "--live", "--url", fleet.url, "--json")
         self.assertEqual(live.returncode, 0, f"{what}: {live.stdout}{live.stderr}")
         self.assertEqual([m["match"] for m in json.loads(live.stdout)["live"]], [True] * fleet.TP)
+        self.before_stop(fleet)
         for process in fleet.ranks.values():
             self.assertEqual(process.stop(), 0, f"{what}: {process.errors}")
         fleet.coordinator.stop()
+        self.after_stop(fleet)
         return outcome, claims
 
 

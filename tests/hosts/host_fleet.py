@@ -71,6 +71,7 @@ class HostProcess(Process):
 class HostFleet(Fleet):
     RECIPE, TP, n_sources = RECIPE, TP, 1
     limits, deadline_ms, settle_s = LIMITS, 4000, 120
+    read_ranks = (1,)  # each is busy all the time
 
     def __init__(self, case, rng, models, placement, settings=(), prepare=lambda hosts: None):
         self.keys = case.dir / "keys"
@@ -78,7 +79,7 @@ class HostFleet(Fleet):
         write_keys(self.keys)
         self.network = Network()
         case.addCleanup(self.network.end)
-        self.placement = placement
+        self.placement, self.coordinators = placement, []
         self.hosts = {name: self.network.host(name) for name in (COORDINATOR, "operator", *sorted(set(placement.values())))}
         self.environment = [f"HEFT_TOKEN_FILE={self.keys / 'token'}", f"HEFT_CA_FILE={self.keys / 'cert.pem'}", *settings]
         prepare(self.hosts)
@@ -130,6 +131,7 @@ class HostFleet(Fleet):
 
     def start_coordinator(self):
         super().start_coordinator()
+        self.coordinators.append(self.coordinator)
         self.url = f"https://{COORDINATOR}:{self.url.rsplit(':', 1)[1]}"
 
     def reboot(self, name, address=None):
@@ -193,6 +195,8 @@ class HostSchedules(Schedules):
         end = time.monotonic() + ANSWER_S
         while (seen := fleet.phase_of(2)) not in (phase, "ended") and fleet.push_process.child.poll() is None:
             self.assertLess(time.monotonic(), end)
+            with fleet.coordinator.changed:
+                fleet.coordinator.changed.wait_for(lambda: fleet.phase_of(2) != seen, 0.05)
         return seen
 
     def cause(self, fleet):

@@ -231,8 +231,8 @@ class Network:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def main():
-    """unittest.main() for tests that need hosts: they run, or fail and say what forbids them, or are left out on request."""
+def require():
+    """For programs that need hosts: goes on where they can be made; else says what forbids them, or that they are left out on request."""
     if os.environ.get(OFF) == "off":
         print(f"left out because {OFF}=off", file=sys.stderr)
         sys.exit(77)
@@ -249,4 +249,8 @@ def main():
               file=sys.stderr)
         sys.exit(1)
     print(json.dumps({"hosts": "namespaces", "delay": "netem" if has_delay else "none: this kernel has no netem"}), flush=True)
+
+
+def main():
+    require()
     unittest.main()
