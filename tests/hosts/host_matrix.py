@@ -56,8 +56,7 @@ FAULTS = {
 }
 
 # a minute of it
-SHORT = (("source 2", "kill", "stage"), ("source 2", "slow", "stage"), ("rank 1", "kill", "flip"), ("rank 1", "cut", "stage"),
-         (COORDINATOR, "kill", "flip"))
+SHORT = (("source 2", "kill", "stage"), ("rank 1", "kill", "flip"), ("rank 1", "cut", "stage"), (COORDINATOR, "kill", "flip"))
 
 
 class FourByFour(HostFleet):
