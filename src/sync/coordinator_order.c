@@ -100,14 +100,15 @@ static int compare_digests(const void *a, const void *b)
 /* Of a feed: what the feeder's plan is made for; else what the round's own sources are. */
 static void name_sources(const heft_coordinator_t *c, uint32_t slot, heft__order_t *out)
 {
-    const char *digest = c->sources;
-    if (c->round.kind == HEFT__KIND_FEED) {
-        const uint32_t feeder = c->round.members[slot].feeds ? slot : c->entries[slot]->feeder;
-        digest = feeder != UINT32_MAX && c->entries[feeder] != NULL
-                     ? c->entries[feeder]->bind.sources
-                     : "";
+    if (c->round.kind != HEFT__KIND_FEED) {
+        memcpy(out->sources, c->sources, sizeof out->sources);
+        return;
     }
-    memcpy(out->sources, digest, sizeof out->sources);
+    const uint32_t feeder = c->round.members[slot].feeds ? slot : c->entries[slot]->feeder;
+    out->sources[0] = '\0';
+    if (feeder != UINT32_MAX && c->entries[feeder] != NULL) {
+        memcpy(out->sources, c->entries[feeder]->bind.sources, sizeof out->sources);
+    }
 }
 
 static uint32_t add_object(heft__order_t *out, uint32_t n, const char *digest)
