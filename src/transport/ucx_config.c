@@ -14,7 +14,8 @@ typedef struct wish {
     const char *name; /* the variable, without UCX_ */
     const char *value;
     const char *others[2]; /* variables that say the same more narrowly */
-    const char *key;       /* as ucp_config_modify of 1.13 knows it; NULL: by its name */
+    const char *key;       /* as ucp_config_modify of 1.13 knows it, which later ones refuse;
+                              NULL: by its name */
     const char *only_with; /* a variable without which it would mean nothing; NULL: always */
 } wish_t;
 
@@ -59,8 +60,13 @@ static heft_status_t modify(const heft__ucx_api_t *api, ucp_config_t *config, co
     if (kept) {
         return HEFT_OK;
     }
-    const char *key = wish->key != NULL ? wish->key : wish->name;
-    const ucs_status_t status = api->ucp_config_modify(config, key, wish->value);
+    ucs_status_t status = UCS_ERR_NO_ELEM;
+    if (wish->key != NULL) {
+        status = api->ucp_config_modify(config, wish->key, wish->value);
+    }
+    if (status != UCS_OK) {
+        status = api->ucp_config_modify(config, wish->name, wish->value);
+    }
     return status == UCS_OK
                ? HEFT_OK
                : heft__error_set(err, HEFT_ERR_UNSUPPORTED, "ucx: cannot set UCX_%s to %s: %s",

@@ -5,6 +5,7 @@ heft_add_test(test_loop SOURCES unit/test_loop.c LABELS transport)
 heft_add_test(test_chunk SOURCES unit/test_chunk.c LABELS transport)
 set_tests_properties(test_shm PROPERTIES RESOURCE_LOCK dev_shm) # both count what is left there
 if(HEFT_HAS_UCX)
+  heft_add_test(test_ucx_config SOURCES unit/test_ucx_config.c LABELS transport)
   add_executable(test_ucx unit/test_ucx.c support/ucx_peer_process.c)
   target_include_directories(test_ucx PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}/support")
   target_link_libraries(test_ucx PRIVATE heft_flags heft_static heft_test_support PkgConfig::CMOCKA)
