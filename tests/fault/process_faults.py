@@ -38,6 +38,7 @@ SEED = int(os.environ.get("HEFT_TEST_SEED", "1"))
 ROLES = ("coordinator", "source", "rank 0", "rank 1")
 ACTIONS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
 SETTLE_S = 45
+FIRST_TRIES = 3
 LIMITS = ("--contact-ms", "1500", "--poll-ms", "400")
 for phase, ms in (("preflight", 4000), ("prepare", 4000), ("stage", 5000), ("verify", 4000), ("pause", 3000), ("decide", 2000),
                   ("flip", 3000), ("resume", 3000), ("release", 3000), ("abort", 3000)):
@@ -113,6 +114,16 @@ class Fleet:
 
     def push(self, version):
         return self.run(*self.push_args(version, "--json"))
+
+    def push_first(self):
+        """Version 1, before any fault. On a busy machine a deadline of two seconds may pass: then once more, and it is said."""
+        for _ in range(FIRST_TRIES):
+            result = self.push(1)
+            if result.returncode == 0 or "ERR_TIMEOUT" not in result.stderr:
+                break
+            print(f"version 1 once more: {result.stderr.splitlines()[-1]}", flush=True)
+            self.settle()
+        return result
 
     def start_push(self, version, *more):
         self.push_process = self.spawn("source", *self.push_args(version, "--json", *more))
@@ -289,7 +300,7 @@ class RandomSchedules(Schedules):
     def one(self, seed):
         rng = random.Random(seed)
         fleet = self.FLEET(self, rng)
-        first = fleet.push(1)
+        first = fleet.push_first()
         self.assertEqual(first.returncode, 0, f"seed {seed}: {first}")
         fleet.start_push(2, "--max-rate", rng.choice(("40K", "200K", "0")))
         began, faults = time.monotonic(), []
@@ -333,7 +344,8 @@ class EachPhase(Schedules):
     def hit_in_phase(self, models, role, phase, action):
         """One round, the signal sent when the phase is seen; the phase that was really hit, and what came of it."""
         fleet = Fleet(self, random.Random(0), models)
-        self.assertEqual(fleet.push(1).returncode, 0)
+        first = fleet.push_first()
+        self.assertEqual(first.returncode, 0, first)
         fleet.start_push(2)
         end = time.monotonic() + SETTLE_S
         while fleet.phase_of(2) not in (phase, "ended"):

@@ -21,7 +21,7 @@ for folder in ("e2e", "fault"):
 
 from cli_rounds import DEADLINE_S, Process  # noqa: E402
 from cli_support import HEFT  # noqa: E402
-from network import Network, child_of  # noqa: E402
+from network import Network, child_of, is_child  # noqa: E402
 from process_faults import Fleet, Schedules, write_big_model  # noqa: E402
 
 TP = 4
@@ -63,9 +63,10 @@ class HostProcess(Process):
             self.pid = child_of(self.child.pid)
 
     def send(self, number):
-        if self.pid is not None and child_of(self.child.pid) == self.pid:
+        if self.pid is not None and is_child(self.pid, self.child.pid):
             os.kill(self.pid, number)
-        self.child.send_signal(signal.SIGCONT)  # a stopped nsenter would not see what becomes of its child
+        if number != signal.SIGSTOP:  # nsenter stops with its child; continued, it would continue the child, else not see its end
+            self.child.send_signal(signal.SIGCONT)
 
 
 class HostFleet(Fleet):

@@ -101,6 +101,15 @@ def child_of(pid):
     return int(children[0]) if children else None
 
 
+def is_child(pid, parent):
+    """What child_of says is right only while nothing changes; this is right at any time."""
+    try:
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return int(fields[1]) == parent
+
+
 class Host(Namespaces):
     def __init__(self, network, name, number):
         hosts = network.folder / f"hosts-{name}"

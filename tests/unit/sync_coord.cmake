@@ -1,7 +1,7 @@
 heft_add_test(test_wire SOURCES unit/test_wire.c LABELS sync)
 heft_add_test(test_record SOURCES unit/test_record.c LABELS sync)
 heft_add_test(test_relay_choice SOURCES unit/test_relay_choice.c LABELS sync)
-heft_add_test(test_round_explore SOURCES unit/test_round_explore.c unit/round_world.c LABELS sync TIMEOUT 600)
+heft_add_test(test_round_explore SOURCES unit/test_round_explore.c unit/round_world.c LABELS sync TIMEOUT 1800)
 heft_add_test(test_coordinator_rounds SOURCES unit/test_coordinator_rounds.c unit/http_fleet.c LABELS sync)
 heft_add_test(test_coordinator_restart SOURCES unit/test_coordinator_restart.c unit/http_fleet.c LABELS sync)
 heft_add_test(test_coordinator SOURCES unit/test_coordinator.c unit/http_fleet.c unit/http_requests.c LABELS sync)
