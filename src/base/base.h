@@ -7,6 +7,7 @@
 #ifndef HEFT_BASE_H
 #define HEFT_BASE_H
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -278,6 +279,15 @@ uint32_t heft__edit_distance(const char *a, const char *b, uint32_t limit);
 int64_t heft__clock_mono_ns(void);
 /* ISO-8601 UTC with milliseconds, for records; out holds 32. */
 void heft__clock_utc_text(char out[32]);
+
+/* ---- threads: waits by heft__clock_mono_ns, and signals left to the program ---- */
+
+/* A condition for heft__cond_wait_until. 0, or an errno code; ended by pthread_cond_destroy. */
+int heft__cond_init(pthread_cond_t *cond);
+/* Wait to be woken, with the lock held; false once the time has passed. May wake for no cause. */
+bool heft__cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t until_mono_ns);
+/* pthread_create, of a thread that gets no signals: those are for the program's own. */
+int heft__thread_create(pthread_t *thread_out, void *(*run)(void *arg), void *arg);
 
 /* ---- log: silent below warn unless heft_log_configure says otherwise ---- */
 

@@ -8,9 +8,6 @@
  */
 #include "exec/exec.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 typedef struct worker {
     heft__pool_t *pool;
     pthread_t thread;
@@ -60,19 +57,14 @@ static void *worker_main(void *arg)
 
 static heft_status_t start_workers(heft__pool_t *pool, heft_error_t *err)
 {
-    sigset_t all;
-    sigset_t old;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
     int rc = 0;
     for (uint32_t i = 0; i + 1 < pool->n_threads && rc == 0; i++) {
         worker_t *worker = &pool->workers[i];
         worker->pool = pool;
         worker->index = i + 1;
-        rc = pthread_create(&worker->thread, NULL, worker_main, worker);
+        rc = heft__thread_create(&worker->thread, worker_main, worker);
         pool->n_workers += rc == 0 ? 1 : 0;
     }
-    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (rc != 0) {
         return heft__error_set_sys(err, HEFT_ERR_BUSY, rc, "cannot start thread %u of %u",
                                    pool->n_workers + 2, pool->n_threads);

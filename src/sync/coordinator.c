@@ -6,7 +6,6 @@
  */
 #include "sync/coordinator.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -145,10 +144,7 @@ static void write_record(heft_coordinator_t *c)
 static void wait_until(heft_coordinator_t *c, int64_t when_ns)
 {
     const int64_t far = heft__clock_mono_ns() + 3600 * 1000 * MS;
-    const int64_t at = heft__min_i64(when_ns, far);
-    const struct timespec ts = { .tv_sec = (time_t)(at / 1000000000),
-                                 .tv_nsec = (long)(at % 1000000000) };
-    (void)pthread_cond_timedwait(&c->changed, &c->lock, &ts);
+    (void)heft__cond_wait_until(&c->changed, &c->lock, heft__min_i64(when_ns, far));
 }
 
 static void *run_ticker(void *arg)
@@ -355,17 +351,11 @@ static heft_status_t set_up(heft_coordinator_t *c, const heft_coordinator_opts_t
 
 static heft_status_t create_locks(heft_coordinator_t *c, heft_error_t *err)
 {
-    pthread_condattr_t attr;
     int rc = pthread_mutex_init(&c->lock, NULL);
     if (rc != 0) {
         return heft__error_set_sys(err, HEFT_ERR_INTERNAL, rc, "pthread_mutex_init");
     }
-    rc = pthread_condattr_init(&attr);
-    if (rc == 0) {
-        (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-        rc = pthread_cond_init(&c->changed, &attr);
-        (void)pthread_condattr_destroy(&attr);
-    }
+    rc = heft__cond_init(&c->changed);
     if (rc != 0) {
         (void)pthread_mutex_destroy(&c->lock);
         return heft__error_set_sys(err, HEFT_ERR_INTERNAL, rc, "pthread_cond_init");

@@ -6,7 +6,6 @@
  */
 #include "sync/member_private.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -41,12 +40,8 @@ static heft_status_t set_identity(heft__member_t *member, const heft__member_con
 
 static void init_lock(heft__member_t *member)
 {
-    pthread_condattr_t attr;
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     (void)pthread_mutex_init(&member->lock, NULL);
-    (void)pthread_cond_init(&member->changed, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    (void)heft__cond_init(&member->changed);
 }
 
 static bool copy_text(const char *from, const char **to)
@@ -224,9 +219,7 @@ uint32_t heft__member_get_deadline_ms(const heft__member_t *member)
 
 bool heft__member_wait_locked(heft__member_t *member, int64_t deadline_mono_ns)
 {
-    struct timespec ts = { .tv_sec = (time_t)(deadline_mono_ns / 1000000000),
-                           .tv_nsec = (long)(deadline_mono_ns % 1000000000) };
-    return pthread_cond_timedwait(&member->changed, &member->lock, &ts) != ETIMEDOUT;
+    return heft__cond_wait_until(&member->changed, &member->lock, deadline_mono_ns);
 }
 
 /* The report has changed: send it without waiting for the poll in progress. */

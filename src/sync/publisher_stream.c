@@ -10,10 +10,8 @@
 
 #include "exec/exec.h"
 
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 
 static const int64_t look_ns = 5000000;
 
@@ -282,7 +280,6 @@ static heft_status_t listen(heft__stream_t *stream, heft_error_t *err)
 static heft_status_t make(heft_publisher_t *pub, heft__stream_t **stream_out, heft_error_t *err)
 {
     const heft__fleet_t *fleet = &pub->fleet;
-    pthread_condattr_t attr;
     size_t n_entries = 1;
     size_t n_ranks = 1;
     for (uint32_t f = 0; f < fleet->n_families; f++) {
@@ -302,11 +299,8 @@ static heft_status_t make(heft_publisher_t *pub, heft__stream_t **stream_out, he
     stream->places = heft__calloc(n_ranks, sizeof *stream->places);
     stream->items = heft__calloc(n_entries, sizeof *stream->items);
     stream->is_whole = heft__calloc(n_entries, sizeof *stream->is_whole);
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     (void)pthread_mutex_init(&stream->lock, NULL);
-    (void)pthread_cond_init(&stream->changed, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    (void)heft__cond_init(&stream->changed);
     *stream_out = stream;
     return stream->lanes != NULL && stream->ears != NULL && stream->places != NULL &&
                    stream->items != NULL && stream->is_whole != NULL
@@ -332,15 +326,9 @@ static void destroy(heft__stream_t *stream)
     heft__free(stream);
 }
 
-/* Signals are for the program's own threads. */
 static heft_status_t start_thread(heft__stream_t *stream, heft_error_t *err)
 {
-    sigset_t all;
-    sigset_t old;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
-    const int rc = pthread_create(&stream->thread, NULL, send_all, stream);
-    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+    const int rc = heft__thread_create(&stream->thread, send_all, stream);
     return rc == 0 ? HEFT_OK
                    : heft__error_set_sys(err, HEFT_ERR_BUSY, rc, "cannot start a sending thread");
 }
@@ -388,10 +376,8 @@ static heft_status_t await_thread(heft__stream_t *stream, heft_status_t status, 
     stream->is_gathered = true;
     (void)pthread_cond_broadcast(&stream->changed);
     while (!stream->is_over) {
-        const int64_t until = heft__clock_mono_ns() + look_ns;
-        const struct timespec ts = { .tv_sec = (time_t)(until / 1000000000),
-                                     .tv_nsec = (long)(until % 1000000000) };
-        (void)pthread_cond_timedwait(&stream->changed, &stream->lock, &ts);
+        (void)heft__cond_wait_until(&stream->changed, &stream->lock,
+                                    heft__clock_mono_ns() + look_ns);
         (void)pthread_mutex_unlock(&stream->lock);
         if (status == HEFT_OK) {
             status = heft__publisher_look_around(stream->pub, err);

@@ -10,7 +10,6 @@
 #include "sync/subscriber_private.h"
 
 #include <string.h>
-#include <time.h>
 
 /* ---- contact with the window while a transfer is on ---- */
 
@@ -216,12 +215,8 @@ static heft_status_t build(heft_subscriber_t *sub, const heft_subscriber_opts_t 
 /* The options are complete. */
 static void init_lock(heft_subscriber_t *sub)
 {
-    pthread_condattr_t attr;
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     (void)pthread_mutex_init(&sub->lock, NULL);
-    (void)pthread_cond_init(&sub->arrived_part, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    (void)heft__cond_init(&sub->arrived_part);
 }
 
 static heft_status_t create_loaded(heft__transport_t *transport, const heft_subscriber_opts_t *opts,

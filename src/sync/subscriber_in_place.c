@@ -7,7 +7,6 @@
 #include "sync/subscriber_private.h"
 
 #include <string.h>
-#include <time.h>
 
 static const int64_t quiet_ns = 2000000000;
 /* A source that is alive says itself why it stopped, and says it better: it is given the time to.
@@ -96,10 +95,8 @@ static heft_status_t await_part(const receiver_t *r, uint32_t n_senders, heft_er
                                    r->part);
         }
         const int64_t until = heft__min_i64(r->deadline_mono_ns, now + look_ns);
-        const struct timespec ts = { .tv_sec = (time_t)(until / 1000000000),
-                                     .tv_nsec = (long)(until % 1000000000) };
         (void)pthread_mutex_lock(&sub->lock);
-        (void)pthread_cond_timedwait(&sub->arrived_part, &sub->lock, &ts);
+        (void)heft__cond_wait_until(&sub->arrived_part, &sub->lock, until);
         (void)pthread_mutex_unlock(&sub->lock);
     }
 }

@@ -99,11 +99,6 @@ static heft_status_t await_begin(lane_t *lane, heft_error_t *err)
     }
 }
 
-static uint64_t count_chunks(const heft__expect_t *expect, int64_t bytes)
-{
-    return (uint64_t)((bytes + expect->chunk_bytes - 1) / expect->chunk_bytes);
-}
-
 static bool is_whole(const lane_t *lane, uint32_t entry)
 {
     const heft__relay_t *relay = lane->relay;
@@ -113,10 +108,11 @@ static bool is_whole(const lane_t *lane, uint32_t entry)
     if (lane->has_all || relay->routes[entry].bytes == 0) {
         return true;
     }
+    const int64_t chunk_bytes = relay->expect.chunk_bytes;
     bool is = begin < end ||
-              lane->arrived[entry] == count_chunks(&relay->expect, relay->routes[entry].bytes);
+              lane->arrived[entry] == heft__route_count_chunks(&relay->routes[entry], chunk_bytes);
     for (uint32_t i = begin; i < end && is; i++) {
-        is = lane->arrived[i] == count_chunks(&relay->expect, packed[i].bytes);
+        is = lane->arrived[i] == heft__route_count_chunks(&packed[i], chunk_bytes);
     }
     return is;
 }

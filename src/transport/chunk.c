@@ -66,7 +66,7 @@ heft_status_t heft__chunk_decode(const uint8_t *data, size_t n, heft__crc32c_t c
 
 /* ---- what is expected ---- */
 
-static uint64_t n_chunks_of(const heft__route_t *route, int64_t chunk_bytes)
+uint64_t heft__route_count_chunks(const heft__route_t *route, int64_t chunk_bytes)
 {
     return (uint64_t)(route->bytes / chunk_bytes + (route->bytes % chunk_bytes != 0));
 }
@@ -158,7 +158,7 @@ static heft_status_t check_routes(const heft__expect_t *expect, int64_t window_b
                                    (long long)end, (long long)window_bytes);
         }
         end = route_end;
-        n += n_chunks_of(route, expect->chunk_bytes);
+        n += heft__route_count_chunks(route, expect->chunk_bytes);
     }
     *n_chunks_out = n;
     return HEFT_OK;
@@ -189,7 +189,7 @@ static heft_status_t alloc_rx(heft__chunk_rx_t *rx, const heft__expect_t *expect
     uint64_t bit = 0;
     for (uint32_t i = 0; i < expect->n_routes; i++) {
         rx->first[i] = bit;
-        bit += n_chunks_of(&routes[i], expect->chunk_bytes);
+        bit += heft__route_count_chunks(&routes[i], expect->chunk_bytes);
     }
     return HEFT_OK;
 }
@@ -273,7 +273,7 @@ void heft__chunk_rx_arm(heft__chunk_rx_t *rx, heft__token_t token)
     memset(rx->arrived, 0, rx->n_bits / 8 + 1);
     memset(rx->damaged, 0, rx->n_bits / 8 + 1);
     for (uint32_t i = 0; i < rx->expect.n_routes; i++) {
-        rx->n_left[i] = n_chunks_of(&rx->expect.routes[i], rx->expect.chunk_bytes);
+        rx->n_left[i] = heft__route_count_chunks(&rx->expect.routes[i], rx->expect.chunk_bytes);
     }
 }
 
@@ -311,7 +311,7 @@ static const char *say_place(const heft__chunk_rx_t *rx, uint64_t route, uint64_
     text[0] = '\0';
     if (rx->names != NULL && rx->names[route] != NULL) {
         const int64_t from = (int64_t)begin * chunk_bytes;
-        const bool is_last = end >= n_chunks_of(r, chunk_bytes);
+        const bool is_last = end >= heft__route_count_chunks(r, chunk_bytes);
         const int64_t to = is_last ? r->bytes : (int64_t)end * chunk_bytes;
         (void)snprintf(
             text, PLACE_TEXT_BYTES, "tensor \"%.96s\" %sbytes [%lld..%lld): ", rx->names[route],
@@ -324,7 +324,7 @@ static const char *say_place(const heft__chunk_rx_t *rx, uint64_t route, uint64_
 static void find_gap(const heft__chunk_rx_t *rx, uint32_t route, uint64_t *begin_out,
                      uint64_t *end_out)
 {
-    const uint64_t n = n_chunks_of(&rx->expect.routes[route], rx->expect.chunk_bytes);
+    const uint64_t n = heft__route_count_chunks(&rx->expect.routes[route], rx->expect.chunk_bytes);
     uint64_t begin = 0;
     while (begin < n && get_bit(rx->arrived, rx->first[route] + begin)) {
         begin++;
@@ -355,7 +355,7 @@ static heft_status_t check_header(const heft__chunk_rx_t *rx, heft__chunk_header
     }
     char where[PLACE_TEXT_BYTES];
     const heft__route_t *route = &rx->expect.routes[h->route];
-    const uint64_t n_chunks = n_chunks_of(route, rx->expect.chunk_bytes);
+    const uint64_t n_chunks = heft__route_count_chunks(route, rx->expect.chunk_bytes);
     if (h->index >= n_chunks) {
         return heft__error_set(err, HEFT_ERR_PROTOCOL, "%schunk %llu of route %llu, which has %llu",
                                say_place(rx, h->route, 0, n_chunks, where),
@@ -520,7 +520,7 @@ uint64_t heft__chunk_rx_count_arrived(const heft__chunk_rx_t *rx, uint32_t route
     if (route >= rx->expect.n_routes) {
         return 0;
     }
-    uint64_t begin = n_chunks_of(&rx->expect.routes[route], rx->expect.chunk_bytes);
+    uint64_t begin = heft__route_count_chunks(&rx->expect.routes[route], rx->expect.chunk_bytes);
     uint64_t end;
     if (rx->n_left[route] > 0) {
         find_gap(rx, route, &begin, &end);
@@ -539,7 +539,8 @@ heft_status_t heft__chunk_rx_check_whole(const heft__chunk_rx_t *rx, heft_error_
             return heft__error_set(
                 err, HEFT_ERR_MISMATCH, "%sroute %u: %llu of %llu chunks have not come",
                 say_place(rx, i, begin, end, where), i, (unsigned long long)rx->n_left[i],
-                (unsigned long long)n_chunks_of(&rx->expect.routes[i], rx->expect.chunk_bytes));
+                (unsigned long long)heft__route_count_chunks(&rx->expect.routes[i],
+                                                             rx->expect.chunk_bytes));
         }
     }
     return HEFT_OK;
@@ -679,7 +680,7 @@ heft_status_t heft__chunk_tx_send(heft__chunk_tx_t *tx, uint32_t route, heft_err
 {
     const heft__expect_t *expect = tx->expect;
     const heft__route_t *r = &expect->routes[route];
-    const uint64_t n = n_chunks_of(r, expect->chunk_bytes);
+    const uint64_t n = heft__route_count_chunks(r, expect->chunk_bytes);
     heft_status_t status = HEFT_OK;
     for (uint64_t i = 0; i < n && status == HEFT_OK; i++) {
         heft__chunk_header_t header = { .token = tx->token, .route = route, .index = i };

@@ -6,9 +6,7 @@
  */
 #include "transport/chunk.h"
 
-#include <pthread.h>
 #include <string.h>
-#include <time.h>
 
 #include <jansson.h>
 
@@ -209,9 +207,7 @@ static void window_query(heft__window_t *base, heft__window_state_t *state_out)
 
 static bool wait_changed_locked(heft__loop_t *loop, int64_t deadline_mono_ns)
 {
-    struct timespec ts = { .tv_sec = (time_t)(deadline_mono_ns / 1000000000),
-                           .tv_nsec = (long)(deadline_mono_ns % 1000000000) };
-    return pthread_cond_timedwait(&loop->changed, &loop->lock, &ts) == 0;
+    return heft__cond_wait_until(&loop->changed, &loop->lock, deadline_mono_ns);
 }
 
 /* Held puts need no fresh memory: the generation shuts them out. A direct writer that has not ended
@@ -669,12 +665,8 @@ heft_status_t heft__loop_create(bool direct, heft__loop_t **loop_out, heft_error
     if (loop == NULL) {
         return heft__error_nomem(err, sizeof *loop);
     }
-    pthread_condattr_t attr;
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     (void)pthread_mutex_init(&loop->lock, NULL);
-    (void)pthread_cond_init(&loop->changed, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    (void)heft__cond_init(&loop->changed);
     loop->base.ops = &loop_ops;
     loop->direct = direct;
     *loop_out = loop;

@@ -16,13 +16,11 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { MAX_SENDERS = 256, NAME_BYTES = 16, BACKLOG = 64 };
@@ -332,12 +330,8 @@ static void *serve(void *arg)
 
 static heft_status_t start_thread(shm_window_t *window, heft_error_t *err)
 {
-    pthread_condattr_t attr;
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     (void)pthread_mutex_init(&window->lock, NULL);
-    (void)pthread_cond_init(&window->changed, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    (void)heft__cond_init(&window->changed);
     int rc = pthread_create(&window->thread, NULL, serve, window);
     if (rc != 0) {
         (void)pthread_cond_destroy(&window->changed);
@@ -469,9 +463,7 @@ static void window_query(heft__window_t *base, heft__window_state_t *state_out)
 /* Wait for a change until the deadline; false once it has passed. */
 static bool wait_changed_locked(shm_window_t *window, int64_t deadline_mono_ns)
 {
-    struct timespec ts = { .tv_sec = (time_t)(deadline_mono_ns / 1000000000),
-                           .tv_nsec = (long)(deadline_mono_ns % 1000000000) };
-    return pthread_cond_timedwait(&window->changed, &window->lock, &ts) != ETIMEDOUT;
+    return heft__cond_wait_until(&window->changed, &window->lock, deadline_mono_ns);
 }
 
 /* Fresh memory under a fresh name; the old pages live on only in senders that still map them. */

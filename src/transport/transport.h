@@ -257,6 +257,9 @@ int heft__remote_get_fd(const heft__remote_t *remote);
 
 /* ---- sender of chunks: for remotes without ptr (chunk.h is the receiver's side) ---- */
 
+/* Chunks that a route is sent in. */
+uint64_t heft__route_count_chunks(const heft__route_t *route, int64_t chunk_bytes);
+
 typedef struct heft__chunk_counts {
     int64_t chunks; /* sent, the first time */
     int64_t resent;

@@ -15,7 +15,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 static const int64_t tick_ns = 250000000;
@@ -77,9 +76,7 @@ void heft__ucx_call(heft__ucx_t *ucx, void (*run)(void *arg), void *arg)
 
 bool heft__ucx_wait_locked(heft__ucx_t *ucx, int64_t until_mono_ns)
 {
-    const struct timespec ts = { .tv_sec = (time_t)(until_mono_ns / 1000000000),
-                                 .tv_nsec = (long)(until_mono_ns % 1000000000) };
-    return pthread_cond_timedwait(&ucx->changed, &ucx->lock, &ts) != ETIMEDOUT;
+    return heft__cond_wait_until(&ucx->changed, &ucx->lock, until_mono_ns);
 }
 
 void heft__ucx_broadcast_locked(heft__ucx_t *ucx)
@@ -312,12 +309,8 @@ static void free_engine(heft__ucx_t *ucx)
 
 static heft_status_t init_engine(heft__ucx_t *ucx, const heft__ucx_opts_t *opts, heft_error_t *err)
 {
-    pthread_condattr_t attr;
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     (void)pthread_mutex_init(&ucx->lock, NULL);
-    (void)pthread_cond_init(&ucx->changed, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    (void)heft__cond_init(&ucx->changed);
     ucx->base.ops = &heft__ucx_ops;
     ucx->opts = *opts;
     ucx->net_devices = heft__strdup(opts->net_devices != NULL ? opts->net_devices : "");
