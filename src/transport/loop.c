@@ -503,24 +503,48 @@ static void swap_bytes(uint8_t *a, uint8_t *b, int64_t n)
     }
 }
 
-/* What no checksum of the way can see: the bytes change once they are there. */
-static void damage(uint8_t *at, int64_t n, heft__loop_fault_t fault)
+/* The first neighbours, elements of two bytes, that differ. */
+static bool swap_elements(uint8_t *at, int64_t n)
 {
+    int64_t i = 0;
+    while (i + 4 <= n && memcmp(at + i, at + i + 2, 2) == 0) {
+        i += 2;
+    }
+    if (i + 4 <= n) {
+        swap_bytes(at + i, at + i + 2, 2);
+    }
+    return i + 4 <= n;
+}
+
+static bool zero(uint8_t *at, int64_t n)
+{
+    bool was_zero = true;
+    for (int64_t i = 0; i < n; i++) {
+        was_zero = was_zero && at[i] == 0;
+        at[i] = 0;
+    }
+    return !was_zero;
+}
+
+/* What no checksum of the way can see: the bytes change once they are there. Says whether any did:
+ * zeros that are swapped are no fault. */
+static bool damage(uint8_t *at, int64_t n, heft__loop_fault_t fault)
+{
+    const int64_t half = n / 2;
+    const bool halves_differ = memcmp(at, at + half, (size_t)half) != 0;
     switch ((int)fault) {
     case HEFT__LOOP_SWAP_HALVES:
-        swap_bytes(at, at + n / 2, n / 2);
-        break;
+        swap_bytes(at, at + half, half);
+        return halves_differ;
     case HEFT__LOOP_SWAP_ELEMENTS:
-        swap_bytes(at, at + 2, n >= 4 ? 2 : 0);
-        break;
+        return swap_elements(at, n);
     case HEFT__LOOP_ZERO:
-        memset(at, 0, (size_t)n);
-        break;
+        return zero(at, n);
     case HEFT__LOOP_DOUBLE:
-        memcpy(at + n / 2, at, (size_t)(n / 2));
-        break;
+        memcpy(at + half, at, (size_t)half);
+        return halves_differ;
     default:
-        break;
+        return true;
     }
 }
 
@@ -552,8 +576,9 @@ static heft_status_t deliver_locked(loop_remote_t *remote, loop_window_t *window
         break;
     }
     status = land_locked(window, parcel, err);
-    if (status == HEFT_OK) {
-        damage(window->base.ptr + parcel->offset, parcel->bytes, fault);
+    if (status == HEFT_OK && !damage(window->base.ptr + parcel->offset, parcel->bytes, fault)) {
+        remote->loop->fault = fault; /* the next put's, then */
+        remote->loop->was_reached = false;
     }
     return status;
 }
