@@ -18,12 +18,27 @@
 static const int64_t check_ns =
     1000000; /* look at receivers and orders at most every millisecond */
 
+static int64_t left_ns_of(const heft__order_t *order)
+{
+    int64_t left_ns = 0;
+    return heft__mul(order->left_ms, 1000000, &left_ns) ? heft__min_i64(left_ns, INT64_MAX / 4)
+                                                        : INT64_MAX / 4;
+}
+
+/* For what is asked of others and answered at once. */
 static int64_t deadline_of(const heft_publisher_t *pub, const heft__order_t *order)
 {
-    int64_t own_ns = (int64_t)pub->deadline_ms * 1000000;
-    int64_t left_ns = own_ns;
-    (void)heft__mul(order->left_ms, 1000000, &left_ns);
-    return heft__clock_mono_ns() + heft__min_i64(left_ns, own_ns);
+    const int64_t own_ns = (int64_t)pub->deadline_ms * 1000000;
+    return heft__clock_mono_ns() + heft__min_i64(left_ns_of(order), own_ns);
+}
+
+/* For bytes on their way, however many: the phase, a little less of it, so that this source can
+ * still say who does not take them. */
+static int64_t sending_deadline_of(const heft__order_t *order)
+{
+    static const int64_t to_say_ns = 2000000000;
+    const int64_t left_ns = left_ns_of(order);
+    return heft__clock_mono_ns() + left_ns - heft__min_i64(left_ns / 10, to_say_ns);
 }
 
 static void conclude(heft_publisher_t *pub, heft_status_t status, heft__member_state_t state,
@@ -421,7 +436,7 @@ static heft_status_t send_all(heft_publisher_t *pub, const heft__order_t *order,
     heft_status_t status = begin_links(pub, order, err);
     int64_t allocs = heft__alloc_total();
     if (status == HEFT_OK) {
-        status = heft__stream_start(pub, order, deadline_of(pub, order), &stream, err);
+        status = heft__stream_start(pub, order, sending_deadline_of(order), &stream, err);
     }
     if (status == HEFT_OK) {
         status = run_families(pub, err);

@@ -734,14 +734,12 @@ static void layouts_that_differ_are_refused_before_anything_moves(void **state)
 
 /* ---- loop: puts, and what happens to them ---- */
 
-static void start_loop(pf_fleet_t *fleet, bool direct, uint32_t deadline_ms)
+static void start_loop(pf_fleet_t *fleet, bool direct, uint32_t phase_ms)
 {
     heft_error_t err = HEFT_ERROR_INIT;
     heft__loop_t *loop = NULL;
     EXPECT_STATUS(heft__loop_create(direct, &loop, &err), HEFT_OK);
-    pf_opts_t opts = {
-        .width = 32, .n_replicas = 2, .loop = loop, .phase_ms = 3000, .deadline_ms = deadline_ms
-    };
+    pf_opts_t opts = { .width = 32, .n_replicas = 2, .loop = loop, .phase_ms = phase_ms };
     pf_start(fleet, &opts);
 }
 
@@ -757,11 +755,11 @@ static void puts_give_the_same_bytes(void **state)
     (void)state;
     pf_fleet_t fleet;
     heft_push_result_t result;
-    start_loop(&fleet, false, 0);
+    start_loop(&fleet, false, 3000);
     push_ok(&fleet, 1, &result);
     push_ok(&fleet, 2, &result);
     stop_loop(&fleet);
-    start_loop(&fleet, true, 0);
+    start_loop(&fleet, true, 3000);
     push_ok(&fleet, 1, &result);
     push_ok(&fleet, 2, &result);
     stop_loop(&fleet);
@@ -784,7 +782,7 @@ static void stage_failure_keeps_n(void **state)
     (void)state;
     pf_fleet_t fleet;
     heft_push_result_t result;
-    start_loop(&fleet, false, 0);
+    start_loop(&fleet, false, 3000);
     push_ok(&fleet, 1, &result);
     push_with_fault(&fleet, HEFT__LOOP_FAIL, 7, 2, HEFT_ERR_IO, "put of");
     pf_expect_version(&fleet, 1);
@@ -803,7 +801,7 @@ static void chunk_corrupt_resent(void **state)
     heft_push_result_t result;
     char path[80];
     char *json = NULL;
-    start_loop(&fleet, false, 0);
+    start_loop(&fleet, false, 3000);
     heft__loop_set_fault(fleet.loop, HEFT__LOOP_CORRUPT, 2);
     push_ok(&fleet, 1, &result);
     assert_true(heft__loop_was_reached(fleet.loop));
@@ -823,7 +821,7 @@ static void chunk_corrupt_twice_aborts(void **state)
     (void)state;
     pf_fleet_t fleet;
     heft_push_result_t result;
-    start_loop(&fleet, false, 0);
+    start_loop(&fleet, false, 3000);
     push_ok(&fleet, 1, &result);
     push_with_fault(&fleet, HEFT__LOOP_CORRUPT_AGAIN, 2, 2, HEFT_ERR_PROTOCOL,
                     "tensor \"down\" bytes [0..3072): chunk 0 of route 0: CRC ");
@@ -838,7 +836,7 @@ static void chunk_duplicate_extra_and_lost_fail_the_round(void **state)
     (void)state;
     pf_fleet_t fleet;
     heft_push_result_t result;
-    start_loop(&fleet, false, 0);
+    start_loop(&fleet, false, 3000);
     push_ok(&fleet, 1, &result);
     push_with_fault(&fleet, HEFT__LOOP_REPEAT, 3, 2, HEFT_ERR_PROTOCOL,
                     "tensor \"down\" bytes [0..3072): chunk 0 of route 0 came twice");
@@ -858,7 +856,7 @@ static void permuted_bytes_detected(void **state)
     (void)state;
     pf_fleet_t fleet;
     heft_push_result_t result;
-    start_loop(&fleet, false, 0);
+    start_loop(&fleet, false, 3000);
     push_ok(&fleet, 1, &result);
     const heft__loop_fault_t faults[] = { HEFT__LOOP_SWAP_HALVES, HEFT__LOOP_SWAP_ELEMENTS,
                                           HEFT__LOOP_ZERO, HEFT__LOOP_DOUBLE };
@@ -879,7 +877,7 @@ static void dead_receiver_aborts_and_is_named(void **state)
     heft_error_t err = HEFT_ERROR_INIT;
     pf_fleet_t fleet;
     heft_push_result_t result;
-    start_loop(&fleet, false, 0);
+    start_loop(&fleet, false, 3000);
     push_ok(&fleet, 1, &result);
     heft__loop_set_fault(fleet.loop, HEFT__LOOP_DIE, 12);
     EXPECT_STATUS(pf_push(&fleet, 2, &result, &err), HEFT_ERR_PEER);
@@ -909,6 +907,41 @@ static void late_put_cannot_land(void **state)
     assert_int_equal(n_landed, 0);
     assert_int_equal(n_refused, 1);
     push_ok(&fleet, 3, &result);
+    pf_expect_untorn(&fleet, false);
+    stop_loop(&fleet);
+}
+
+/* Lets a put that is held go later than calls to the coordinator may take. */
+static void *release_late(void *arg)
+{
+    heft__loop_t *loop = arg;
+    uint32_t n_landed = 0;
+    uint32_t n_refused = 0;
+    while (!heft__loop_was_reached(loop)) {
+        (void)sched_yield();
+    }
+    const struct timespec pause = { .tv_sec = 1, .tv_nsec = 500000000 };
+    (void)nanosleep(&pause, NULL);
+    heft__loop_release(loop, &n_landed, &n_refused);
+    return NULL;
+}
+
+/* Sending is bounded by the phase, not by the deadline of a call: weights take their time. */
+static void sending_may_take_longer_than_a_call(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_push_result_t result;
+    pf_fleet_t fleet;
+    heft__loop_t *loop = NULL;
+    pthread_t thread;
+    EXPECT_STATUS(heft__loop_create(false, &loop, &err), HEFT_OK);
+    const pf_opts_t opts = { .width = 32, .n_replicas = 2, .loop = loop, .deadline_ms = 1000 };
+    pf_start(&fleet, &opts);
+    heft__loop_set_fault(loop, HEFT__LOOP_HOLD, 3);
+    assert_int_equal(pthread_create(&thread, NULL, release_late, loop), 0);
+    push_ok(&fleet, 1, &result);
+    assert_int_equal(pthread_join(thread, NULL), 0);
     pf_expect_untorn(&fleet, false);
     stop_loop(&fleet);
 }
@@ -944,6 +977,7 @@ int main(void)
         cmocka_unit_test(permuted_bytes_detected),
         cmocka_unit_test(dead_receiver_aborts_and_is_named),
         cmocka_unit_test(late_put_cannot_land),
+        cmocka_unit_test(sending_may_take_longer_than_a_call),
     };
     const char *level = getenv("HEFT_TEST_LOG");
     heft__log_max_level = level != NULL ? atoi(level) : -1;
