@@ -44,8 +44,11 @@ void ul_get(int fd, void *data, size_t n);
 int ul_compare(const void *a, const void *b); /* of doubles */
 
 void ul_start(ul_loop_t *p);
-/* A receiver: says on `out` where it is, and makes progress until `in` is readable. */
-void ul_serve(int64_t bytes, int out, int in);
+/* UCX_TLS names no network: puts go through shared memory. */
+bool ul_is_shared(void);
+/* A receiver: says on `out` where it is, and makes progress until it is ended. A byte on `in` stops
+ * it, the next one lets it go on; it says each of them back. */
+_Noreturn void ul_serve(int64_t bytes, int out, int in);
 /* What ul_serve says, read from fd. */
 void ul_connect(ul_loop_t *p, int fd, ul_target_t *to);
 /* Puts with several under way; ul_flush waits until they are in place. */
