@@ -53,12 +53,16 @@ def cut(memory: np.ndarray) -> dict[str, np.ndarray]:
     return tensors
 
 
+def words(first: int, n: int, seed: int) -> np.ndarray:
+    """Words [first, first + n) of contents `seed`."""
+    return np.arange(first + (seed << 40), first + (seed << 40) + n, dtype=np.uint64) * CONSTANT
+
+
 def _blocks(memory: np.ndarray, seed: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    words = memory.view(np.uint64)
-    base = np.arange(BLOCK, dtype=np.uint64)
-    for at in range(0, len(words), BLOCK):
-        part = words[at : at + BLOCK]
-        yield at, part, (base[: len(part)] + np.uint64(at + (seed << 40))) * CONSTANT
+    found = memory.view(np.uint64)
+    for at in range(0, len(found), BLOCK):
+        part = found[at : at + BLOCK]
+        yield at, part, words(at, len(part), seed)
 
 
 def fill(memory: np.ndarray, seed: int) -> None:
