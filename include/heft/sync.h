@@ -117,7 +117,7 @@ typedef struct heft_publisher_opts {
         *transport; /* how bytes get to destinations: "shm", "ucx" or "auto"; NULL: the settings */
     const char *ucx_devices; /* of OpenUCX: network devices, as it names them; NULL: all */
     uint32_t ucx_lanes;      /* networks that share the load; 0: 1 */
-    uint32_t ucx_silence_ms; /* 0: 15 s: a peer in a transfer that says nothing is lost */
+    uint32_t ucx_silence_ms; /* 0: 15 s: a silent receiver is lost; a sender after 8 times that */
     uint8_t ucx_allow_tcp;   /* 1: ucx may use tcp where both could share memory */
     uint8_t reserved_more[7];
     const char *host; /* which host it counts as being on when senders are chosen; NULL: the
@@ -238,7 +238,7 @@ typedef struct heft_subscriber_opts {
     const char *transport; /* how bytes come here: "shm", "ucx" or "auto"; NULL: the settings */
     const char *ucx_devices; /* of OpenUCX: network devices, as it names them; NULL: all */
     uint32_t ucx_lanes;      /* networks that share the load; 0: 1 */
-    uint32_t ucx_silence_ms; /* 0: 15 s: a peer in a transfer that says nothing is lost */
+    uint32_t ucx_silence_ms; /* 0: 15 s: a silent receiver is lost; a sender after 8 times that */
     uint8_t ucx_allow_tcp;   /* 1: ucx may use tcp where both could share memory */
     uint8_t reserved_more[7];
     const char *host; /* which host it counts as being on when senders are chosen; NULL: the

@@ -211,7 +211,9 @@ static const heft_knob_t knobs[] = {
       .min = 1,
       .max = DAY_MS,
       .users = MEMBERS,
-      .help = "A peer of ucx that takes part in a transfer and says nothing for so long is lost." },
+      .help = "A receiver of ucx that takes part in a transfer and says nothing for so long is "
+              "lost; one that sends, whose words come after its bytes, when it has been eight "
+              "times as long." },
     { .name = "ucx-allow-tcp",
       .variable = "HEFT_UCX_ALLOW_TCP",
       .fallback = "0",

@@ -9,6 +9,7 @@
  */
 #include "sync/subscriber_private.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- contact with the window while a transfer is on ---- */
@@ -18,11 +19,11 @@
 static const int64_t hearsay_ns = 2000000000;
 
 static void report_failed(heft_subscriber_t *sub, heft__report_t *report, heft__result_t result,
-                          const heft_error_t *err)
+                          const heft_error_t *err, const char *blamed)
 {
     report->result = result;
     heft__wire_error_set(&report->error, HEFT__PHASE_STAGE, err);
-    memcpy(report->error.peer, sub->relayed_by, sizeof report->error.peer);
+    (void)snprintf(report->error.peer, sizeof report->error.peer, "%s", blamed);
     sub->is_armed = false;
 }
 
@@ -47,14 +48,14 @@ static void refresh(void *arg, heft__report_t *report)
                    heft__subscriber_expire shuts them out */
     }
     if (state.n_lost > 0) {
-        heft__subscriber_lost_error(sub, &state, &err);
+        const char *blamed = heft__subscriber_lost_error(sub, &state, &err);
         /* Nobody writes any more only if no other sender is still at it. */
         report_failed(sub, report, state.n_writing > 0 ? HEFT__RESULT_UNKNOWN : HEFT__RESULT_FAILED,
-                      &err);
+                      &err, blamed);
     } else if (state.n_failed > 0 && state.n_writing == 0 &&
                now - sub->failed_mono_ns >= hearsay_ns) {
-        heft__subscriber_stopped_error(sub, &err);
-        report_failed(sub, report, HEFT__RESULT_FAILED, &err);
+        const char *blamed = heft__subscriber_stopped_error(sub, &state, &err);
+        report_failed(sub, report, HEFT__RESULT_FAILED, &err, blamed);
     } else if (state.n_done >= sub->n_senders && state.n_writing == 0 &&
                heft__subscriber_has_forwarded(sub, &report->counters)) {
         report->result = HEFT__RESULT_OK;
@@ -333,6 +334,7 @@ void heft_subscriber_destroy(heft_subscriber_t *sub)
     heft__member_stop(sub->member);    /* refresh looks at the window */
     heft__window_destroy(sub->window); /* on_change wakes the member */
     heft__packing_fini(&sub->packing);
+    heft__free(sub->senders);
     heft__offer_fini(&sub->offer);
     heft__member_destroy(sub->member);
     heft__subscriber_fini_alone(sub);

@@ -49,12 +49,12 @@ static heft_status_t look(heft_subscriber_t *sub, uint32_t n_senders, signs_t *s
     (void)heft__delivery_get_senders(&delivery, &n_all);
     heft__window_query(sub->window, &state);
     if (state.n_lost > 0) {
-        return heft__error_set(err, HEFT_ERR_PEER, "%s source, process %d, died while sending",
-                               n_all > 1 ? "a" : "the", (int)state.lost_pid);
+        (void)heft__subscriber_lost_error(sub, &state, err);
+        return HEFT_ERR_PEER;
     }
     if (is_sure(state.n_failed > 0 && state.n_writing == 0, hearsay_ns, &signs->failed_mono_ns)) {
-        return heft__error_set(err, HEFT_ERR_CANCELED, "%s source stopped before the end",
-                               n_all > 1 ? "a" : "the");
+        (void)heft__subscriber_stopped_error(sub, &state, err);
+        return HEFT_ERR_CANCELED;
     }
     if (is_sure(state.n_attached < n_all && state.n_done < n_senders, gone_ns,
                 &signs->gone_mono_ns)) {
@@ -216,8 +216,11 @@ heft_status_t heft__subscriber_receive(heft_subscriber_t *sub, const heft__order
                      .deadline_mono_ns =
                          heft__clock_mono_ns() + heft__min_i64(left_ns, INT64_MAX / 4) };
     *stopped_out = true;
+    heft_status_t status = heft__subscriber_meet_senders(sub, order, err);
     set_receiving(sub, true);
-    heft_status_t status = receive_parts(&r, err);
+    if (status == HEFT_OK) {
+        status = receive_parts(&r, err);
+    }
     set_receiving(sub, false);
     if (status == HEFT_OK) {
         return HEFT_OK;

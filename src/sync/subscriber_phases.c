@@ -8,6 +8,7 @@
  */
 #include "sync/subscriber_private.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "sync/findings.h"
@@ -155,7 +156,8 @@ static void do_stage(heft_subscriber_t *sub, const heft__order_t *order)
     }
     heft__relay_t *relay = NULL;
     sub->stage_until_ns = deadline_of(order, INT64_MAX / 2);
-    if (expect_chunks(sub, order, &err) != HEFT_OK ||
+    if (heft__subscriber_meet_senders(sub, order, &err) != HEFT_OK ||
+        expect_chunks(sub, order, &err) != HEFT_OK ||
         heft__subscriber_make_relay(sub, order, sub->stage_until_ns, &relay, &err) != HEFT_OK) {
         heft__member_conclude(sub->member, HEFT__RESULT_FAILED, HEFT__STATE_IDLE, &err, NULL);
         return;
@@ -560,30 +562,10 @@ static heft_status_t fence(heft_subscriber_t *sub, const heft__order_t *order, h
     return status == HEFT_OK && replaced ? heft__subscriber_export(sub, err) : status;
 }
 
-void heft__subscriber_lost_error(const heft_subscriber_t *sub, const heft__window_state_t *state,
-                                 heft_error_t *err)
-{
-    const bool is_relayed = sub->relayed_by[0] != '\0';
-    (void)heft__error_set(err, HEFT_ERR_PEER, "%s%.100s, process %d, died while sending",
-                          is_relayed           ? "the relay "
-                          : sub->n_senders > 1 ? "a source"
-                                               : "the source",
-                          sub->relayed_by, (int)state->lost_pid);
-}
-
-void heft__subscriber_stopped_error(const heft_subscriber_t *sub, heft_error_t *err)
-{
-    const bool is_relayed = sub->relayed_by[0] != '\0';
-    (void)heft__error_set(err, HEFT_ERR_CANCELED, "%s%.100s stopped before the end",
-                          is_relayed           ? "the relay "
-                          : sub->n_senders > 1 ? "a source"
-                                               : "the source",
-                          sub->relayed_by);
-}
-
 /* Several senders, and one of them broke off: true once that is sure. The others may go on writing,
  * or begin to, so nothing is over before they are shut out. The same where it forwards. */
-static bool has_broken_off_locked(heft_subscriber_t *sub, int64_t now, heft_error_t *why)
+static bool has_broken_off_locked(heft_subscriber_t *sub, int64_t now, heft_error_t *why,
+                                  const char **blamed_out)
 {
     heft__window_state_t state;
     if (sub->n_senders < 2 && sub->relay == NULL) {
@@ -594,11 +576,11 @@ static bool has_broken_off_locked(heft_subscriber_t *sub, int64_t now, heft_erro
         sub->failed_mono_ns = now;
     }
     if (state.n_lost > 0) {
-        heft__subscriber_lost_error(sub, &state, why);
+        *blamed_out = heft__subscriber_lost_error(sub, &state, why);
         return true;
     }
     if (state.n_failed > 0 && now - sub->failed_mono_ns >= quiet_ns) {
-        heft__subscriber_stopped_error(sub, why);
+        *blamed_out = heft__subscriber_stopped_error(sub, &state, why);
         return true;
     }
     return false;
@@ -610,9 +592,10 @@ static bool has_to_end(heft_subscriber_t *sub, heft_error_t *why, bool *unknown_
 {
     const int64_t now = heft__clock_mono_ns();
     (void)heft__member_lock(sub->member);
-    bool is_over = sub->is_armed && has_broken_off_locked(sub, now, why);
+    const char *sender = "";
+    bool is_over = sub->is_armed && has_broken_off_locked(sub, now, why, &sender);
     if (is_over) {
-        memcpy(blamed, sub->relayed_by, sizeof sub->relayed_by);
+        (void)snprintf(blamed, HEFT__ID_SIZE, "%s", sender);
     } else if (sub->is_armed) {
         is_over = heft__subscriber_has_failed_to_forward(sub, now, why, unknown_out, blamed);
     }

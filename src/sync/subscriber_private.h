@@ -54,6 +54,7 @@ typedef struct heft__work {
 
 typedef struct heft__feed heft__feed_t;   /* sending to those that join late */
 typedef struct heft__relay heft__relay_t; /* forwarding in a round */
+typedef struct heft__sender_name heft__sender_name_t;
 
 struct heft_subscriber {
     /* Constant after create. */
@@ -91,7 +92,9 @@ struct heft_subscriber {
 
     /* Guarded by the member's lock: what refresh looks at while a transfer is on. */
     bool is_armed;
-    uint32_t n_senders;     /* that will send here in this round */
+    uint32_t n_senders;           /* that will send here in this round */
+    heft__sender_name_t *senders; /* whom its order named; owned */
+    uint32_t n_named;
     int64_t failed_mono_ns; /* when one was first seen to have stopped early; 0: none */
 
     /* Guarded by lock. */
@@ -253,10 +256,20 @@ bool heft__subscriber_has_forwarded(const heft_subscriber_t *sub, heft__counters
 bool heft__subscriber_has_failed_to_forward(const heft_subscriber_t *sub, int64_t now,
                                             heft_error_t *why, bool *unknown_out,
                                             char blamed[HEFT__ID_SIZE]);
-/* What is said of a sender that died, and of one that stopped early. */
-void heft__subscriber_lost_error(const heft_subscriber_t *sub, const heft__window_state_t *state,
-                                 heft_error_t *err);
-void heft__subscriber_stopped_error(const heft_subscriber_t *sub, heft_error_t *err);
+
+/* ---- who sends (subscriber_senders.c) ---- */
+
+/* Remember whom this order names as senders. */
+HEFT_MUST_CHECK heft_status_t heft__subscriber_meet_senders(heft_subscriber_t *sub,
+                                                            const heft__order_t *order,
+                                                            heft_error_t *err);
+/* What is said of a sender that was lost, and of one that stopped early. Its id, or "": valid while
+ * the order is; the caller's thread, or the member's lock held. */
+const char *heft__subscriber_lost_error(const heft_subscriber_t *sub,
+                                        const heft__window_state_t *state, heft_error_t *err);
+const char *heft__subscriber_stopped_error(const heft_subscriber_t *sub,
+                                           const heft__window_state_t *state, heft_error_t *err);
+
 /* A transfer that has not ended by its deadline is fenced: no wait is for ever. */
 void heft__subscriber_expire(heft_subscriber_t *sub);
 /* Carry out one order; every outcome goes into the report. */

@@ -7,6 +7,7 @@
 #include "transport/chunk.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include <jansson.h>
 
@@ -69,6 +70,7 @@ struct loop_remote {
     uint64_t generation;
     bool is_writing;
     uint32_t n_held;
+    heft__window_sender_t self;
 };
 
 static loop_window_t *find_locked(const heft__loop_t *loop, uint64_t id)
@@ -291,6 +293,8 @@ static heft_status_t attach(heft__transport_t *transport, const char *endpoint,
     }
     uint8_t incarnation[HEFT__INCARNATION_BYTES];
     remote->loop = loop;
+    remote->self.pid = (int32_t)getpid();
+    memcpy(remote->self.incarnation, params->incarnation, sizeof remote->self.incarnation);
     heft_status_t status = decode_endpoint(endpoint, &remote->id, incarnation, err);
     if (status == HEFT_OK) {
         (void)pthread_mutex_lock(&loop->lock);
@@ -325,6 +329,7 @@ static void close_remote(heft__remote_t *base)
         if (remote->is_writing) {
             window->state.n_writing--;
             window->state.n_lost++;
+            window->state.lost = remote->self;
             (void)pthread_cond_broadcast(&remote->loop->changed);
         }
     }
@@ -405,8 +410,12 @@ static heft_status_t end(heft__remote_t *base, heft__token_t token, bool complet
         if (completed) { /* as it says: see whether it is so */
             status = check_arrived_locked(window, err);
         }
-        window->state.n_done += completed && status == HEFT_OK;
-        window->state.n_failed += !completed || status != HEFT_OK;
+        if (completed && status == HEFT_OK) {
+            window->state.n_done++;
+        } else {
+            window->state.n_failed++;
+            window->state.failed = remote->self;
+        }
         (void)pthread_cond_broadcast(&remote->loop->changed);
     }
     remote->is_writing = false;

@@ -110,9 +110,14 @@ static void window_query(heft__window_t *base, heft__window_state_t *state_out)
     state_out->n_attached += ucx.n_attached;
     state_out->n_writing += ucx.n_writing;
     state_out->n_done += ucx.n_done;
+    if (state_out->n_failed == 0) {
+        state_out->failed = ucx.failed;
+    }
+    if (state_out->n_lost == 0) {
+        state_out->lost = ucx.lost;
+    }
     state_out->n_failed += ucx.n_failed;
     state_out->n_lost += ucx.n_lost;
-    state_out->lost_pid = state_out->lost_pid != 0 ? state_out->lost_pid : ucx.lost_pid;
 }
 
 static heft_status_t window_expect(heft__window_t *base, const heft__expect_t *expect,

@@ -56,7 +56,7 @@ typedef struct shm_window {
     bool parked;
     bool is_armed;
     heft__token_t token;
-    heft__window_state_t counts; /* n_done, n_failed, n_lost, lost_pid */
+    heft__window_state_t counts; /* all but n_attached and n_writing */
     uint32_t n_senders;
     sender_t senders[MAX_SENDERS];
 } shm_window_t;
@@ -110,12 +110,19 @@ static void note_change_locked(shm_window_t *window)
     (void)pthread_cond_broadcast(&window->changed);
 }
 
+static heft__window_sender_t sender_of(const sender_t *s)
+{
+    heft__window_sender_t out = { .pid = s->pid };
+    memcpy(out.incarnation, s->incarnation, sizeof out.incarnation);
+    return out;
+}
+
 static void drop_sender_locked(shm_window_t *window, uint32_t i)
 {
     sender_t *s = &window->senders[i];
     if (s->phase == SENDER_WRITING) {
         window->counts.n_lost++;
-        window->counts.lost_pid = s->pid;
+        window->counts.lost = sender_of(s);
     }
     (void)close(s->fd);
     if (s->pid_fd >= 0) {
@@ -189,6 +196,7 @@ static heft_status_t on_frame_locked(shm_window_t *window, sender_t *s, const he
             window->counts.n_done++;
         } else {
             window->counts.n_failed++;
+            window->counts.failed = sender_of(s);
         }
         note_change_locked(window);
         return HEFT_OK;

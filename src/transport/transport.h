@@ -118,14 +118,22 @@ typedef struct heft__attach_params {
     void *is_called_off_arg;
 } heft__attach_params_t;
 
+/* A sender that did not get to the end. */
+typedef struct heft__window_sender {
+    uint8_t incarnation[HEFT__INCARNATION_BYTES];
+    int32_t pid;
+    char why[96]; /* of one that is lost; "": it is dead, that is certain */
+} heft__window_sender_t;
+
 /* What a window knows of its senders; the counts of done and lost are those since it was armed. */
 typedef struct heft__window_state {
     uint32_t n_attached;
-    uint32_t n_writing; /* began and did not end yet */
-    uint32_t n_done;    /* ended, everything written */
-    uint32_t n_failed;  /* ended, stopped before everything was written */
-    uint32_t n_lost;    /* died between begin and end */
-    int32_t lost_pid;   /* one of those, or 0 */
+    uint32_t n_writing;           /* began and did not end yet */
+    uint32_t n_done;              /* ended, everything written */
+    uint32_t n_failed;            /* ended, stopped before everything was written */
+    uint32_t n_lost;              /* died, or fell silent, between begin and end */
+    heft__window_sender_t failed; /* one of each, where there are any */
+    heft__window_sender_t lost;
 } heft__window_state_t;
 
 /* Append new operations at the end; a table's `size` says which it has. NULL: not supported. */

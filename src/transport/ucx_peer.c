@@ -261,6 +261,7 @@ heft_status_t heft__ucx_peer_open(heft__ucx_t *ucx, heft__ucx_peer_t *peer, cons
     }
     peer->ucx = ucx;
     peer->id = ++ucx->last_id;
+    peer->patience = peer->patience > 0 ? peer->patience : 1;
     peer->heard_mono_ns = heft__clock_mono_ns();
     peer->next = ucx->peers;
     ucx->peers = peer;
@@ -384,7 +385,7 @@ void heft__ucx_peers_serve(heft__ucx_t *ucx)
 
 static void check_silence(heft__ucx_peer_t *peer, int64_t now, bool was_away)
 {
-    const int64_t limit_ns = (int64_t)peer->ucx->opts.silence_ms * 1000000;
+    const int64_t limit_ns = (int64_t)peer->ucx->opts.silence_ms * peer->patience * 1000000;
     char why[96];
     if (was_away) { /* this process has not run itself: what was sent meanwhile is still to come */
         peer->heard_mono_ns = now;

@@ -55,9 +55,10 @@ struct heft__ucx_peer {
     ucp_ep_h ep; /* NULL: none */
     uint32_t n_requests;
     heft__ucx_stage_t stage;
-    bool is_failed;  /* why is in `why` */
-    bool is_told;    /* on_lost was called */
-    bool is_watched; /* silence ends it */
+    bool is_failed;    /* why is in `why` */
+    bool is_told;      /* on_lost was called */
+    bool is_watched;   /* silence ends it */
+    uint32_t patience; /* times the silence that is borne of others */
     int64_t heard_mono_ns;
     int64_t pinged_mono_ns;
     int64_t leave_by_mono_ns;

@@ -10,10 +10,17 @@
  */
 #include "transport/ucx_window.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { MAX_SESSIONS = 256 };
+/*
+ * A sign of life of one that writes comes after the chunk before it, and that may take long: all of
+ * its connections share its link, each with as much under way. It is slow then, and not dead. One
+ * that is stopped or cut off is out of contact with the coordinator too, which says so earlier.
+ */
+enum { WRITER_PATIENCE = HEFT__CHUNKS_UNDER_WAY };
 static const int64_t close_ns = 10000000000; /* UCX closes by force without waiting for a peer */
 
 typedef struct session {
@@ -130,6 +137,14 @@ static void stop_writing(session_t *session, heft__window_state_t *counts)
     heft__ucx_peer_watch(&session->peer, false);
 }
 
+static heft__window_sender_t sender_of(const session_t *session, const char *why)
+{
+    heft__window_sender_t out = { .pid = session->pid };
+    memcpy(out.incarnation, session->peer.to, sizeof out.incarnation);
+    (void)snprintf(out.why, sizeof out.why, "%s", why);
+    return out;
+}
+
 static void on_lost(heft__ucx_peer_t *peer, const char *why)
 {
     session_t *session = (session_t *)peer;
@@ -142,7 +157,7 @@ static void on_lost(heft__ucx_peer_t *peer, const char *why)
         heft__log(HEFT_LOG_WARN, "ucx", "process %d is lost while it writes: %s", (int)session->pid,
                   why);
         counts.n_lost++;
-        counts.lost_pid = session->pid;
+        counts.lost = sender_of(session, why);
         window->is_dirty = true;
     }
     stop_writing(session, &counts);
@@ -221,8 +236,12 @@ static void on_end(session_t *session, const heft__ucx_frame_t *frame)
         why.status = check_arrived(window, counts.n_writing, &why);
     }
     const bool is_whole = frame->status == HEFT_OK && why.status == HEFT_OK;
-    counts.n_done += is_whole;
-    counts.n_failed += !is_whole;
+    if (is_whole) {
+        counts.n_done++;
+    } else {
+        counts.n_failed++;
+        counts.failed = sender_of(session, "");
+    }
     note_change(window, &counts);
     heft__ucx_send(&session->peer, HEFT__UCX_ENDED, why.status, frame->a, frame->b,
                    why.status != HEFT_OK ? why.message : NULL);
@@ -470,6 +489,7 @@ void heft__ucx_window_hello(heft__ucx_t *ucx, const heft__ucx_frame_t *frame,
     }
     *session = (session_t){ .window = window, .pid = (int32_t)frame->pid };
     session->peer.ops = &session_ops;
+    session->peer.patience = WRITER_PATIENCE;
     session->peer.their = frame->b;
     memcpy(session->peer.from, frame->to, sizeof session->peer.from);
     memcpy(session->peer.to, frame->from, sizeof session->peer.to);

@@ -143,6 +143,18 @@ static void await_idle(fleet_t *f)
     assert_true(is_idle);
 }
 
+/* What the coordinator says of the rounds so far. */
+static void expect_cause(fleet_t *f, const char *part)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    char *text = NULL;
+    EXPECT_STATUS(heft_client_get(f->url, "/v1/rounds", SOON, &text, &err), HEFT_OK);
+    if (strstr(text, part) == NULL) {
+        fail_msg("\"%s\" lacks \"%s\"", text, part);
+    }
+    heft_string_free(text);
+}
+
 static void processes_push_versions(void **state)
 {
     (void)state;
@@ -182,6 +194,8 @@ static void source_killed_mid_transfer(void **state)
     node_send(&f.source, "slow 2");
     (void)node_expect(&f.source, "progress ", SOON); /* some bytes are written */
     node_end(&f.source);
+    await_idle(&f);
+    expect_cause(&f, "source.heft.0.0, process ");
     expect_all(&f, 1);
     start_source(&f);
     push_ok(&f, 2);

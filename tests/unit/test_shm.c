@@ -491,7 +491,7 @@ static void killed_sender_is_quiet_without_replacing_memory(void **state)
     assert_true(wait_state(window, 0, 0, 0, 1));
     heft__window_state_t st;
     heft__window_query(window, &st);
-    assert_int_equal(st.lost_pid, child.pid);
+    assert_int_equal(st.lost.pid, child.pid);
     bool replaced = true;
     EXPECT_STATUS(heft__window_fence(window, in_ms(5000), &replaced, &err), HEFT_OK);
     assert_false(replaced);
