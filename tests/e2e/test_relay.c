@@ -316,9 +316,92 @@ static void a_relay_is_not_trusted(void **state)
     heft__loop_destroy(opts.loop);
 }
 
+/* ---- memory ---- */
+
+/* Fills in the order of a relay: two followers, at the endpoint of replica 1. */
+static void order_two_followers(pf_fleet_t *fleet, heft__order_t *order, heft__peer_t peers[2])
+{
+    heft_coordinator_t *c = fleet->coordinator;
+    heft__order_init(order);
+    memset(peers, 0, 2 * sizeof *peers);
+    (void)pthread_mutex_lock(&c->lock);
+    for (uint32_t i = 0; i < c->round.n_members; i++) {
+        const heft__entry_t *entry = c->entries[i];
+        if (entry != NULL && strcmp(entry->id, "destination.heft.1.0") == 0) {
+            memcpy(peers[0].id, entry->id, sizeof entry->id);
+            memcpy(peers[0].endpoint, entry->bind.endpoint, sizeof entry->bind.endpoint);
+        }
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+    assert_true(peers[0].endpoint[0] != '\0');
+    peers[1] = peers[0];
+    order->followers = peers;
+    order->n_followers = 2;
+}
+
+/* Puts a relay in the place of the subscriber's; returns that one. */
+static heft__relay_t *exchange_relay(heft_subscriber_t *sub, heft__relay_t *relay)
+{
+    (void)heft__member_lock(sub->member);
+    heft__relay_t *was = sub->relay;
+    sub->relay = relay;
+    heft__member_unlock(sub->member, false);
+    return was;
+}
+
+/* On the thread that takes orders, which alone asks for objects. */
+static void fail_each_allocation(pf_engine_t *engine)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_status_t status = HEFT_ERR_NOMEM;
+    heft__order_t order;
+    heft__peer_t peers[2];
+    order_two_followers(engine->fleet, &order, peers);
+    for (long k = 0; status != HEFT_OK; k++) {
+        heft__relay_t *relay = NULL;
+        heft__alloc_fail_at(k);
+        status = heft__subscriber_make_relay(engine->sub, &order, INT64_MAX, &relay, &err);
+        heft__alloc_fail_at(-1);
+        engine->fleet->n_seen += status == HEFT_ERR_NOMEM;
+        engine->fleet->n_unseen += status != HEFT_OK && status != HEFT_ERR_NOMEM;
+        engine->fleet->n_unseen += (relay != NULL) != (status == HEFT_OK);
+        if (status == HEFT_OK) {
+            heft__relay_t *was = exchange_relay(engine->sub, relay);
+            heft__subscriber_end_relay(engine->sub);
+            (void)exchange_relay(engine->sub, was);
+        }
+    }
+}
+
+static void a_relay_survives_failed_allocations(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        pf_fleet_t fleet;
+        heft_push_result_t result;
+        pf_opts_t opts = { .width = 30,
+                           .n_replicas = 2,
+                           .no_feed = true,
+                           .n_sources = 3,
+                           .hold = pf_hold_columns,
+                           .relay = "on" };
+        opts.loop = make_loop(i);
+        pf_start(&fleet, &opts);
+        atomic_store(&fleet.engines[0].in_pause, fail_each_allocation);
+        push_ok(&fleet, 1, &result);
+        assert_true(fleet.n_seen > 10);
+        assert_int_equal(fleet.n_unseen, 0);
+        push_ok(&fleet, 2, &result);
+        assert_int_equal(count_relayed(&fleet), 2);
+        pf_stop(&fleet);
+        heft__loop_destroy(opts.loop);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_relay_survives_failed_allocations),
         cmocka_unit_test(the_source_sends_each_byte_once),
         cmocka_unit_test(a_tree_of_two),
         cmocka_unit_test(what_several_sources_send_is_forwarded),
