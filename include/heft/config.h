@@ -48,7 +48,8 @@ typedef struct heft_knob {
     const char *removed;  /* NULL, or what to use in place of this knob, which exists no more */
     int64_t min, max;
     heft_knob_kind_t kind;
-    uint32_t users; /* enum heft_knob_users */
+    uint32_t users;      /* enum heft_knob_users */
+    const char *choices; /* of a text: NULL, or "a b c": the only values */
 } heft_knob_t;
 
 /** The table. Index beyond it: NULL. Threads: any. */
@@ -78,8 +79,8 @@ typedef struct heft_config heft_config_t; /* confined */
 /**
  * Read the settings file (NULL: the one that HEFT_SETTINGS names, or none) and the environment.
  * HEFT_ERR_ARGUMENT, with file and line, or the variable: an unknown key (the nearest is named),
- * one given twice, one that was removed, a value of the wrong kind or out of bounds. HEFT_ERR_IO:
- * the file cannot be read.
+ * one given twice, one that was removed, a value of the wrong kind, out of bounds or none of the
+ * choices. HEFT_ERR_IO: the file cannot be read.
  */
 HEFT_API HEFT_MUST_CHECK heft_status_t heft_config_create(const char *file,
                                                           heft_config_t **config_out,

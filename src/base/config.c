@@ -109,11 +109,28 @@ static bool parse_number(const char *text, bool with_suffix, int64_t *out)
     return *end == '\0';
 }
 
+static bool is_choice(const char *choices, const char *text)
+{
+    const size_t n = strlen(text);
+    for (const char *at = choices; *at != '\0'; at += strspn(at, " ")) {
+        const size_t length = strcspn(at, " ");
+        if (length == n && memcmp(at, text, n) == 0) {
+            return true;
+        }
+        at += length;
+    }
+    return false;
+}
+
 static heft_status_t parse_value(const heft_knob_t *knob, const char *where, const char *text,
                                  int64_t *number_out, heft_error_t *err)
 {
     if (text[0] == '\0') {
         return heft__error_set(err, HEFT_ERR_ARGUMENT, "%s: an empty value", where);
+    }
+    if (knob->choices != NULL && !is_choice(knob->choices, text)) {
+        return heft__error_set(err, HEFT_ERR_ARGUMENT, "%s: no \"%.60s\"; one of: %s", where, text,
+                               knob->choices);
     }
     int64_t number = 0;
     bool is_right = true;

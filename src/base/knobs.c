@@ -105,6 +105,7 @@ static const heft_knob_t knobs[] = {
       .value = "WHEN",
       .fallback = "auto",
       .kind = HEFT_KNOB_TEXT,
+      .choices = "off auto on",
       .users = HEFT_KNOB_COORDINATOR,
       .help = "Replicas of an engine forward to each other what the sources send to one of them: "
               "off, on, or auto: where they are on other hosts than the sources, and the sources' "
@@ -174,6 +175,7 @@ static const heft_knob_t knobs[] = {
       .value = "NAME",
       .fallback = "auto",
       .kind = HEFT_KNOB_TEXT,
+      .choices = "auto shm ucx",
       .users = MEMBERS,
       .help = "How weights get to destinations: shm (shared memory of one host), ucx (OpenUCX, "
               "between hosts), or auto: shm between processes of one host, else ucx, which is "
@@ -238,6 +240,7 @@ static const heft_knob_t knobs[] = {
       .value = "LEVEL",
       .fallback = "warn",
       .kind = HEFT_KNOB_TEXT,
+      .choices = "error warn info debug trace",
       .users = ALL,
       .help = "What is logged to standard error: error, warn, info (members that come and go, "
               "rounds and their phases), debug or trace." },
@@ -246,6 +249,7 @@ static const heft_knob_t knobs[] = {
       .value = "FORMAT",
       .fallback = "plain",
       .kind = HEFT_KNOB_TEXT,
+      .choices = "plain text json",
       .users = ALL,
       .help = "plain; text: with the time, as key=value; json: one object a line." },
     { .name = "settings",
@@ -265,6 +269,7 @@ static const heft_knob_t knobs[] = {
       .variable = "HEFT_CPU",
       .value = "LEVEL",
       .kind = HEFT_KNOB_TEXT,
+      .choices = "scalar avx2 avx2-wide avx512",
       .users = HEFT_KNOB_PROCESS,
       .help = "The highest instruction set that kernels use: scalar, avx2, avx2-wide or avx512." },
 };

@@ -46,6 +46,7 @@ static void add_knob(const heft_knob_t *knob)
         .help = help,
         .min = knob->min,
         .max = knob->max,
+        .choices = knob->choices,
         .kind = kind_of(knob->kind),
         .complete = knob->kind == HEFT_KNOB_FILE ? CLI_COMPLETE_FILE : CLI_COMPLETE_NOTHING,
     };

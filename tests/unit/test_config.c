@@ -110,6 +110,12 @@ static void what_is_wrong_is_named(void **state)
     refuse("max-rate = 9223372036854775807K", "(K, M, G, T may follow)");
     refuse("insecure = yes", "here.conf:1: insecure: \"yes\" is none of 0, 1, true, false");
     refuse("insecure = TRUE", "is none of");
+    refuse("relay = ON", "here.conf:1: relay: no \"ON\"; one of: off auto on");
+    refuse("relay = au", "no \"au\"");
+    refuse("relay = auto on", "no \"auto on\"");
+    refuse("transport = tcp", "no \"tcp\"; one of: auto shm ucx");
+    refuse("log = loud", "no \"loud\"; one of: error warn info debug trace");
+    refuse("log-format = xml", "no \"xml\"; one of: plain text json");
     refuse("recipes = /x", "recipes is not for the file: set HEFT_RECIPES in the environment");
     refuse("url = a\tb", "a control character (9)");
     refuse("url = a\x01", "a control character (1)");
@@ -128,6 +134,11 @@ static void variables_are_checked_and_misspellings_told(void **state)
     EXPECT_STATUS(heft__config_create_over(knobs, n, NULL, NULL, 0, wrong, &config, &err),
                   HEFT_ERR_ARGUMENT);
     EXPECT_MESSAGE("HEFT_INSECURE: \"yes\" is none of 0, 1, true, false");
+    char maybe[] = "HEFT_RELAY=maybe";
+    char *const no_choice[] = { maybe, NULL };
+    EXPECT_STATUS(heft__config_create_over(knobs, n, NULL, NULL, 0, no_choice, &config, &err),
+                  HEFT_ERR_ARGUMENT);
+    EXPECT_MESSAGE("HEFT_RELAY: no \"maybe\"; one of: off auto on");
     char near[] = "HEFT_POL_MS=3";
     char far[] = "HEFT_SOMETHING_ELSE=3";
     char test[] = "HEFT_TEST_SEED=3";
@@ -257,7 +268,9 @@ static void put_users(heft__text_t *text, uint32_t users)
 static void put_row(heft__text_t *text, const heft_knob_t *knob)
 {
     static const char *const kinds[] = { "text", "file", "number", "bytes", "flag" };
-    heft__text_printf(text, "| `%s` | `%s` | %s", knob->name, knob->variable, kinds[knob->kind]);
+    heft__text_printf(text, "| `%s` | `%s` | %s%s", knob->name, knob->variable,
+                      knob->choices != NULL ? "one of: " : kinds[knob->kind],
+                      knob->choices != NULL ? knob->choices : "");
     if (knob->kind == HEFT_KNOB_NUMBER || knob->kind == HEFT_KNOB_BYTES) {
         heft__text_printf(text, ", %lld to ", (long long)knob->min);
         heft__text_printf(text, knob->max == INT64_MAX ? "2^63-1" : "%lld", (long long)knob->max);
