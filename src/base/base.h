@@ -183,6 +183,13 @@ void heft__text_printf(heft__text_t *text, const char *fmt, ...) HEFT_PRINTF(2, 
  * failed. */
 char *heft__text_take(heft__text_t *text);
 
+/* Bytes of the UTF-8 character (no overlong form, no surrogate) at p, of which `left` bytes may be
+ * read; 0: there is none. */
+size_t heft__utf8_length(const char *p, size_t left);
+/* Make a text one line of UTF-8, in place, as JSON and terminals want it: control characters become
+ * blanks, bytes that are no character "?", and one that was cut at the end is left out. */
+void heft__text_tidy(char *text);
+
 /* ---- options ---- */
 
 /*

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filling heft_error_t. A message is cut at its end, never in the middle of the arguments, and
- * stays one line. */
+/* Filling heft_error_t. A message is cut at its end, never in the middle of the arguments nor of a
+ * character, and is one line of UTF-8 whatever it quotes: it goes into JSON. */
 #include "base/base.h"
 
 #include <stdio.h>
@@ -20,13 +20,12 @@ static void set_message(heft_error_t *err, heft_status_t status, int sys_errno, 
     if (n < 0) {
         err->message[0] = '\0';
     } else if ((size_t)n >= sizeof err->message) {
-        memcpy(err->message + sizeof err->message - 4, "...", 4);
+        err->message[sizeof err->message - 4] = '\0';
+        heft__text_tidy(err->message);
+        memcpy(err->message + strlen(err->message), "...", 4);
+        return;
     }
-    for (char *p = err->message; *p != '\0'; p++) {
-        if ((unsigned char)*p < 0x20) {
-            *p = ' ';
-        }
-    }
+    heft__text_tidy(err->message);
 }
 
 void heft__error_fill(heft_error_t *err, heft_status_t status, const char *fmt, ...)
@@ -51,6 +50,7 @@ void heft__error_fill_sys(heft_error_t *err, heft_status_t status, int sys_errno
         const char *s = strerror_r(sys_errno, text, sizeof text);
         size_t len = strlen(err->message);
         (void)snprintf(err->message + len, sizeof err->message - len, ": %s", s);
+        heft__text_tidy(err->message);
     }
 }
 

@@ -91,3 +91,58 @@ char *heft__text_take(heft__text_t *text)
     heft__text_init(text);
     return data;
 }
+
+/* ---- UTF-8 ---- */
+
+size_t heft__utf8_length(const char *text, size_t left)
+{
+    static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
+    const unsigned char *p = (const unsigned char *)text;
+    if (left == 0 || p[0] < 0x80) {
+        return left > 0 ? 1 : 0;
+    }
+    size_t n = p[0] >= 0xf0 && p[0] < 0xf8   ? 4
+               : p[0] >= 0xe0 && p[0] < 0xf0 ? 3
+               : p[0] >= 0xc0 && p[0] < 0xe0 ? 2
+                                             : 0;
+    if (n == 0 || n > left) {
+        return 0;
+    }
+    uint32_t code = n == 4 ? p[0] & 7u : n == 3 ? p[0] & 15u : p[0] & 31u;
+    for (size_t i = 1; i < n; i++) {
+        if ((p[i] & 0xc0) != 0x80) {
+            return 0;
+        }
+        code = code << 6 | (p[i] & 0x3fu);
+    }
+    bool is_valid = code >= least[n] && code <= 0x10ffff && !(code >= 0xd800 && code <= 0xdfff);
+    return is_valid ? n : 0;
+}
+
+/* The rest of the text begins a character and ends inside it. */
+static bool is_cut(const char *text)
+{
+    const unsigned char lead = (unsigned char)text[0];
+    const size_t whole = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
+    const size_t left = strlen(text);
+    bool is = left < whole;
+    for (size_t i = 1; i < left && is; i++) {
+        is = ((unsigned char)text[i] & 0xc0) == 0x80;
+    }
+    return is;
+}
+
+void heft__text_tidy(char *text)
+{
+    while (*text != '\0') {
+        const size_t n = heft__utf8_length(text, strnlen(text, 4));
+        if (n == 0 && is_cut(text)) {
+            *text = '\0';
+            return;
+        }
+        if (n == 0 || (unsigned char)*text < 0x20) {
+            *text = n == 0 ? '?' : ' ';
+        }
+        text += n > 0 ? n : 1;
+    }
+}

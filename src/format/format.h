@@ -14,9 +14,6 @@
 #include "base/base.h"
 #include "tensor/tensor.h"
 
-/* Bytes of the UTF-8 character (no overlong form, no surrogate) at p, of which `left` bytes may be
- * read; 0: there is none. */
-size_t heft__utf8_length(const char *p, size_t left);
 /* Whether a text is UTF-8 (no overlong forms, no surrogates) without control characters. */
 bool heft__text_is_clean(const char *text);
 /* Append a JSON string literal, quotes included. */

@@ -13,31 +13,6 @@
 
 /* ---- texts ---- */
 
-size_t heft__utf8_length(const char *text, size_t left)
-{
-    static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-    const unsigned char *p = (const unsigned char *)text;
-    if (left == 0 || p[0] < 0x80) {
-        return left > 0 ? 1 : 0;
-    }
-    size_t n = p[0] >= 0xf0 && p[0] < 0xf8   ? 4
-               : p[0] >= 0xe0 && p[0] < 0xf0 ? 3
-               : p[0] >= 0xc0 && p[0] < 0xe0 ? 2
-                                             : 0;
-    if (n == 0 || n > left) {
-        return 0;
-    }
-    uint32_t code = n == 4 ? p[0] & 7u : n == 3 ? p[0] & 15u : p[0] & 31u;
-    for (size_t i = 1; i < n; i++) {
-        if ((p[i] & 0xc0) != 0x80) {
-            return 0;
-        }
-        code = code << 6 | (p[i] & 0x3fu);
-    }
-    bool is_valid = code >= least[n] && code <= 0x10ffff && !(code >= 0xd800 && code <= 0xdfff);
-    return is_valid ? n : 0;
-}
-
 bool heft__text_is_clean(const char *text)
 {
     const char *end = text + strlen(text);

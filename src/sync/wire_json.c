@@ -274,10 +274,8 @@ json_t *heft__json_text(const char *text)
         return value;
     }
     char *plain = heft__strdup(text);
-    for (char *c = plain; c != NULL && *c != '\0'; c++) {
-        if ((unsigned char)*c > 127) {
-            *c = '?';
-        }
+    if (plain != NULL) {
+        heft__text_tidy(plain);
     }
     value = json_string(plain); /* NULL gives NULL */
     heft__free(plain);

@@ -73,8 +73,8 @@ heft_status_t heft__json_finish(json_t *object, char **text_out, heft_error_t *e
  * memory.
  */
 char *heft__json_sorted_text(const json_t *value);
-/* A string; where the bytes are no UTF-8 (a message cut in the middle), "?" stands for each byte
- * above 127. NULL: no memory. */
+/* A string; where the bytes are no UTF-8 (a message cut in the middle), as heft__text_tidy leaves
+ * it. NULL: no memory. */
 json_t *heft__json_text(const char *text);
 /* Steal value into object under key; false when out of memory (value is released). */
 bool heft__json_put(json_t *object, const char *key, json_t *value);

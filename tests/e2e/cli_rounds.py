@@ -9,7 +9,7 @@ import time
 import unittest
 import urllib.request
 
-from cli_support import Case, HEFT, dense_model, run, write_dense_model
+from cli_support import Case, HEFT, dense_model, run, write_dense_model, write_safetensors
 
 TP = 2
 RECIPE = ("--recipe", "hf-to-engine-dense", "--let", f"tp={TP}")
@@ -88,6 +88,21 @@ class Rounds(Case):
     def push(self, version, model=None, code=0, *more):
         args = (model or self.model, "--url", self.url, "--version", version, "--wait-for", TP, *more)
         return self.json("push", *args, code=code)
+
+    def test_a_name_cut_inside_a_character_costs_no_error(self):
+        """The message is cut somewhere in a long name that is not ASCII: JSON has the error all the same."""
+        ranks = [self.serve(rank) for rank in range(TP)]
+        for pad in range(3):
+            model = self.dir / f"odd-{pad}"
+            tensors, config = dense_model()
+            tensors["x" * pad + 60 * "\u6743" + ".weight"] = ("F32", (1,), bytes(4))
+            model.mkdir()
+            write_safetensors(model / "model.safetensors", tensors)
+            (model / "config.json").write_text(json.dumps(config))
+            result = run("push", model, "--url", self.url, "--version", "1", "--wait-for", str(TP), "--json")
+            self.assertEqual(result.returncode, 5, result)
+            self.assertIn("\u6743...", json.loads(result.stdout)["error"]["message"])
+        self.assertEqual([process.stop() for process in ranks], [0] * TP)
 
     def test_a_fleet_from_nothing_to_version_two(self):
         self.assertEqual(self.url.rsplit(":", 1)[1], (self.dir / "port").read_text().strip())

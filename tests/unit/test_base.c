@@ -44,6 +44,42 @@ static void status_unknown_value_is_named_unknown(void **state)
     assert_int_equal(heft_status_get_remedy(none), HEFT_REMEDY_BUG);
 }
 
+/* What messages quote is names and files of others, cut anywhere. */
+static void a_message_is_utf8_whatever_it_quotes(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    static const char *const characters[] = { "\xc3\xa9", "\xe6\x9d\x83", "\xf0\x9f\x98\x80" };
+    for (size_t c = 0; c < 3; c++) {
+        for (int before = 0; before < 300; before++) {
+            char name[600];
+            (void)snprintf(name, sizeof name, "%*s%s%s%s%s", before, "", characters[c],
+                           characters[c], characters[c], characters[c]);
+            assert_int_equal(heft__error_set(&err, HEFT_ERR_NAME, "%s", name), HEFT_ERR_NAME);
+            size_t n = 0;
+            for (const char *p = err.message; *p != '\0'; p += n) {
+                n = heft__utf8_length(p, strlen(p));
+                assert_true(n > 0);
+            }
+            assert_true(strlen(name) < sizeof err.message ? strcmp(name, err.message) == 0
+                                                          : strstr(err.message, "...") != NULL);
+        }
+    }
+    static const char *const bad[][2] = { { "a\xff\xfe z", "a?? z" },
+                                          { "\xe6\x9d\"", "??\"" },
+                                          { "x\xf0\x9f\x98", "x" },
+                                          { "x\xed\xa0\x80y", "x???y" },
+                                          { "\x9d\x9d", "??" } };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(heft__error_set(&err, HEFT_ERR_NAME, "%s", bad[i][0]), HEFT_ERR_NAME);
+        assert_string_equal(err.message, bad[i][1]);
+    }
+    const heft_status_t status =
+        heft__error_set_sys(&err, HEFT_ERR_IO, ENOENT, "open %s", "\xe6\x9d\xff");
+    assert_int_equal(status, HEFT_ERR_IO);
+    assert_non_null(strstr(err.message, "open ??"));
+}
+
 static void error_is_one_line_and_cut_with_dots(void **state)
 {
     (void)state;
@@ -374,6 +410,7 @@ int main(void)
         cmocka_unit_test(version_is_three_numbers),
         cmocka_unit_test(status_unknown_value_is_named_unknown),
         cmocka_unit_test(error_is_one_line_and_cut_with_dots),
+        cmocka_unit_test(a_message_is_utf8_whatever_it_quotes),
         cmocka_unit_test(error_with_errno_says_its_text),
         cmocka_unit_test(checked_arithmetic_refuses_overflow),
         cmocka_unit_test(alloc_counts_and_fails_on_demand),
