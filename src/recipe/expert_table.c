@@ -11,6 +11,7 @@
 
 typedef struct table {
     uint32_t n_layers, n_slots, n_experts;
+    bool is_counted; /* experts were not said: as many as the highest number of all asks for */
     int32_t *expert; /* of layer l, slot s: [l * n_slots + s] */
 } table_t;
 
@@ -117,13 +118,29 @@ static heft_status_t read_sizes(const json_t *rows, const heft_expert_table_opts
 
 /* ---- judging ---- */
 
-static uint32_t highest(const table_t *t)
+/* Where the highest number is. */
+static size_t find_highest(const table_t *t)
 {
-    int32_t high = 0;
+    size_t at = 0;
     for (size_t i = 0; i < (size_t)t->n_layers * t->n_slots; i++) {
-        high = t->expert[i] > high ? t->expert[i] : high;
+        at = t->expert[i] > t->expert[at] ? i : at;
     }
-    return (uint32_t)high;
+    return at;
+}
+
+/* Where nobody said how many experts there are, the slot that asks for so many may be what is
+ * wrong. */
+static heft_status_t missing_error(const table_t *t, uint32_t l, uint32_t e, heft_error_t *err)
+{
+    const size_t at = find_highest(t);
+    if (!t->is_counted) {
+        return REFUSE(err, ARGUMENT, "layer %u: expert %u of %u is in none of its %u slots", l, e,
+                      t->n_experts, t->n_slots);
+    }
+    return REFUSE(err, ARGUMENT,
+                  "layer %u: expert %u is in none of its %u slots, and layer %zu slot %zu names "
+                  "expert %d",
+                  l, e, t->n_slots, at / t->n_slots, at % t->n_slots, t->expert[at]);
 }
 
 /* seen: one more than the first slot of each expert; 0: none yet. */
@@ -148,8 +165,7 @@ static heft_status_t judge_layer(const table_t *t, uint32_t l, bool once, uint32
     }
     for (uint32_t e = 0; e < t->n_experts; e++) {
         if (seen[e] == 0) {
-            return REFUSE(err, ARGUMENT, "layer %u: expert %u of %u is in none of its %u slots", l,
-                          e, t->n_experts, t->n_slots);
+            return missing_error(t, l, e, err);
         }
     }
     return HEFT_OK;
@@ -157,7 +173,8 @@ static heft_status_t judge_layer(const table_t *t, uint32_t l, bool once, uint32
 
 static heft_status_t judge(table_t *t, const heft_expert_table_opts_t *opts, heft_error_t *err)
 {
-    t->n_experts = opts->n_experts > 0 ? opts->n_experts : highest(t) + 1;
+    t->is_counted = opts->n_experts == 0;
+    t->n_experts = t->is_counted ? (uint32_t)t->expert[find_highest(t)] + 1 : opts->n_experts;
     if (t->n_experts > MAX_PLACES) {
         return REFUSE(err, LIMIT, "%u experts, at most %d", t->n_experts, MAX_PLACES);
     }

@@ -69,6 +69,8 @@ static void what_does_not_fit_is_named(void **state)
         { "[[0,-1]]", OPTS(.n_experts = 8), HEFT_ERR_ARGUMENT, "layer 0 slot 1 names expert -1" },
         { "[[0,1],[1,1]]", OPTS(.n_experts = 2), HEFT_ERR_ARGUMENT,
           "layer 1: expert 0 of 2 is in none of its 2 slots" },
+        { "[[0,1,2,0],[0,1,9,2]]", OPTS(.n_layers = 0), HEFT_ERR_ARGUMENT,
+          "layer 0: expert 3 is in none of its 4 slots, and layer 1 slot 2 names expert 9" },
         { "[[0,1,1]]", OPTS(.once = 1), HEFT_ERR_ARGUMENT,
           "layer 0: expert 1 is in slots 1 and 2" },
         { "[[2147483647]]", OPTS(.n_layers = 0), HEFT_ERR_LIMIT, "experts, at most" },
