@@ -36,11 +36,15 @@ static int parse_one(const cli_args_t *args, const char *option, const char *ite
         return cli_fail(args, CLI_USAGE, "--%s: \"%.*s\" is not NAME=NUMBER of a degree (%s, ..)",
                         option, (int)length, item, degrees[0].name);
     }
-    const long value = strtol(equals + 1, &end, 10);
-    if (*degree->value != 0 || end == equals + 1 || end != item + length || value < 1 ||
-        value > MAX_DEGREE) {
-        return cli_fail(args, CLI_USAGE, "--%s: \"%.*s\" is given twice, or no number from 1 to %d",
-                        option, (int)length, item, MAX_DEGREE);
+    if (*degree->value != 0) {
+        return cli_fail(args, CLI_USAGE, "--%s: %s is given twice: %lld, and \"%.*s\"", option,
+                        degree->name, (long long)*degree->value, (int)length, item);
+    }
+    const bool is_digit = equals[1] >= '0' && equals[1] <= '9'; /* strtol skips blanks */
+    const long value = is_digit ? strtol(equals + 1, &end, 10) : 0;
+    if (end != item + length || value < 1 || value > MAX_DEGREE) {
+        return cli_fail(args, CLI_USAGE, "--%s: \"%.*s\" is no number from 1 to %d", option,
+                        (int)length, item, MAX_DEGREE);
     }
     *degree->value = value;
     return CLI_OK;
@@ -64,6 +68,21 @@ static int parse(const cli_args_t *args, const char *option, const char *text, d
     return code;
 }
 
+/* n: ranks; share: those that experts are dealt to, which `what` is. */
+static int check_ranks(const cli_args_t *args, const char *option, int64_t n, const char *what,
+                       int64_t share, int64_t ep)
+{
+    if (n > MAX_DEGREE) {
+        return cli_fail(args, CLI_USAGE, "--%s: %" PRId64 " ranks, at most %d", option, n,
+                        MAX_DEGREE);
+    }
+    if (share % ep != 0) {
+        return cli_fail(args, CLI_USAGE, "--%s: %s = %" PRId64 " does not divide by ep = %" PRId64,
+                        option, what, share, ep);
+    }
+    return CLI_OK;
+}
+
 int sim_trainer_parse(const cli_args_t *args, const char *text, sim_trainer_t *trainer)
 {
     degree_t degrees[] = { { "fsdp", &trainer->fsdp },
@@ -76,16 +95,9 @@ int sim_trainer_parse(const cli_args_t *args, const char *text, sim_trainer_t *t
         return code;
     }
     const int64_t replica = trainer->fsdp * trainer->tp;
-    const int64_t n =
-        replica <= MAX_DEGREE ? replica * trainer->hsdp * trainer->pp : MAX_DEGREE + 1;
-    if (n > MAX_DEGREE || replica % trainer->ep != 0) {
-        return cli_fail(args, CLI_USAGE,
-                        "--trainer: more than %d ranks, or fsdp * tp = %" PRId64
-                        " does not divide by ep = %" PRId64,
-                        MAX_DEGREE, replica, trainer->ep);
-    }
+    const int64_t n = replica <= MAX_DEGREE ? replica * trainer->hsdp * trainer->pp : replica;
     trainer->n_ranks = (uint32_t)n;
-    return CLI_OK;
+    return check_ranks(args, "trainer", n, "fsdp * tp", replica, trainer->ep);
 }
 
 int sim_engine_parse(const cli_args_t *args, const char *text, sim_engine_t *engine)
@@ -99,14 +111,8 @@ int sim_engine_parse(const cli_args_t *args, const char *text, sim_engine_t *eng
         return code;
     }
     const int64_t n = engine->tp * engine->dp;
-    if (n > MAX_DEGREE || n * engine->replicas > MAX_DEGREE || n % engine->ep != 0) {
-        return cli_fail(args, CLI_USAGE,
-                        "--engine: more than %d ranks, or tp * dp = %" PRId64
-                        " does not divide by ep = %" PRId64,
-                        MAX_DEGREE, n, engine->ep);
-    }
     engine->n_ranks = (uint32_t)n;
-    return CLI_OK;
+    return check_ranks(args, "engine", n * engine->replicas, "tp * dp", n, engine->ep);
 }
 
 /* ---- shards ---- */

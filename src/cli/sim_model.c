@@ -67,8 +67,12 @@ static int read_key(const cli_args_t *args, const char *path, const json_t *root
     const json_t *value = json_object_get(root, key);
     if (!json_is_integer(value) || json_integer_value(value) < least ||
         json_integer_value(value) > MAX_SIZE) {
-        return cli_fail(args, CLI_DATA, "%s: \"%s\" is no integer from %d to %d", path, key,
-                        (int)least, MAX_SIZE);
+        char *shown = value != NULL ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+        const int code =
+            cli_fail(args, CLI_DATA, "%s: \"%s\" is %.40s, no integer from %d to %d", path, key,
+                     shown != NULL ? shown : "not there", (int)least, MAX_SIZE);
+        free(shown);
+        return code;
     }
     *out = json_integer_value(value);
     return CLI_OK;
@@ -77,12 +81,19 @@ static int read_key(const cli_args_t *args, const char *path, const json_t *root
 static int read_config(const cli_args_t *args, const char *path, const json_t *root,
                        sim_shape_t *shape)
 {
+    static const char *const foreign[] = { "num_local_experts", "n_routed_experts",
+                                           "moe_num_experts" };
     if (json_object_get(root, "kv_lora_rank") != NULL) {
         shape->family = SIM_DEEPSEEK;
     } else if (json_object_get(root, "num_experts") != NULL) {
         shape->family = SIM_QWEN_MOE;
-    } else if (json_object_get(root, "num_local_experts") != NULL) {
-        return cli_fail(args, CLI_DATA, "%s: of a family that cannot be simulated", path);
+    }
+    for (size_t i = 0; i < CLI_COUNT(foreign) && shape->family == SIM_DENSE; i++) {
+        if (json_object_get(root, foreign[i]) != NULL) {
+            return cli_fail(args, CLI_DATA,
+                            "%s: \"%s\" is of a family of experts that cannot be simulated", path,
+                            foreign[i]);
+        }
     }
     int code = CLI_OK;
     for (size_t i = 0; i < CLI_COUNT(config_keys) && code == CLI_OK; i++) {
@@ -97,7 +108,8 @@ static int read_config(const cli_args_t *args, const char *path, const json_t *r
     }
     const char *type = json_string_value(json_object_get(root, "model_type"));
     shape->has_qk_norm = type != NULL && strncmp(type, "qwen3", 5) == 0;
-    if (json_is_integer(json_object_get(root, "head_dim"))) {
+    const json_t *head_dim = json_object_get(root, "head_dim");
+    if (head_dim != NULL && !json_is_null(head_dim)) { /* some configurations have a null */
         return read_key(args, path, root, "head_dim", 1, &shape->head_dim);
     }
     shape->head_dim = shape->hidden / shape->heads;

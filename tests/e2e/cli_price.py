@@ -174,13 +174,26 @@ class Simulate(Price):
         deeper = self.simulate(config, *words, "--layers", 4)
         self.assertEqual(deeper["model"]["layers"], 4)
         config.write_text(json.dumps({**TINY, "hidden_size": "wide"}))
-        self.assertIn('"hidden_size"', self.heft("simulate", config, "--links", self.links, code=3).stderr)
+        self.assertIn('"hidden_size" is "wide", no integer', self.heft("simulate", config, "--links", self.links, code=3).stderr)
+        config.write_text(json.dumps({**TINY, "head_dim": None}))
+        self.assertEqual(self.simulate(config, *words)["price"], preset["price"])
+        for key, value, text in (
+            ("head_dim", "64", '"head_dim" is "64", no integer from 1'),  # not what hidden / heads comes to
+            ("head_dim", 64.5, '"head_dim" is 64.5, no integer from 1'),
+            ("num_local_experts", 8, '"num_local_experts" is of a family of experts that cannot be simulated'),
+            ("n_routed_experts", 8, '"n_routed_experts" is of a family'),  # not a dense model
+        ):
+            config.write_text(json.dumps({**TINY, key: value}))
+            self.assertIn(text, self.heft("simulate", config, "--links", self.links, code=3).stderr)
 
     def test_mistakes(self):
         for words, code, text in (
             (("tiny-dnse",), 2, "nearest: tiny-dense"),
             (("tiny-dense", "--trainer", "fspd=2"), 2, '"fspd=2" is not NAME=NUMBER'),
-            (("tiny-dense", "--trainer", "fsdp=2,fsdp=2"), 2, "given twice"),
+            (("tiny-dense", "--trainer", "fsdp=2,fsdp=2"), 2, 'fsdp is given twice: 2, and "fsdp=2"'),
+            (("tiny-dense", "--trainer", "fsdp= 2"), 2, '"fsdp= 2" is no number from 1'),
+            (("tiny-dense", "--trainer", "fsdp=300,tp=300"), 2, "90000 ranks, at most 65536"),
+            (("tiny-dense", "--engine", "tp=8,replicas=10000"), 2, "80000 ranks, at most 65536"),
             (("tiny-dense", "--trainer", "fsdp=0"), 2, "no number from 1"),
             (("tiny-dense", "--trainer", "fsdp=2,"), 2, '"" is not NAME=NUMBER'),
             (("tiny-moe", "--trainer", "fsdp=2,ep=3"), 2, "does not divide by ep = 3"),
