@@ -29,8 +29,8 @@ PHASES = ("preflight", "prepare", "stage", "verify", "pause", "decide", "flip", 
 
 
 class Four(HostFleet):
+    deadline_ms = 30000
     limits = ("--contact-ms", "20000", *(word for phase in PHASES for word in (f"--{phase}-ms", "120000")))
-    deadline_ms = 120000
 
     def start_coordinator(self):
         self.rounds = self.case.dir / "rounds"

@@ -361,17 +361,32 @@ heft_status_t heft__packing_make_scratch(const heft__packing_t *packing, uint8_t
     return HEFT_OK;
 }
 
-heft_status_t heft__packing_send_entry(const heft__packing_t *packing, uint32_t sender,
-                                       uint32_t entry, heft__chunk_tx_t *tx, heft_error_t *err)
+uint32_t heft__packing_next_route(const heft__packing_t *packing, uint32_t sender, uint32_t entry,
+                                  uint32_t after)
 {
-    heft_status_t status = is_sent_by(packing, entry, sender)
-                               ? heft__chunk_tx_send(tx, entry - packing->first, err)
-                               : HEFT_OK;
-    for (uint32_t p = find_packed(packing, entry);
-         status == HEFT_OK && p < packing->n_packed && packing->packed[p].entry == entry; p++) {
-        if (packing->packed[p].sender == sender) {
-            status = heft__chunk_tx_send(tx, packing->n_entries + p, err);
-        }
+    uint32_t p = find_packed(packing, entry);
+    if (after == UINT32_MAX && is_sent_by(packing, entry, sender)) {
+        return entry - packing->first;
+    }
+    if (after != UINT32_MAX && after >= packing->n_entries) {
+        p = after - packing->n_entries + 1;
+    }
+    while (p < packing->n_packed && packing->packed[p].entry == entry &&
+           packing->packed[p].sender != sender) {
+        p++;
+    }
+    const bool is_found = p < packing->n_packed && packing->packed[p].entry == entry;
+    return is_found ? packing->n_entries + p : UINT32_MAX;
+}
+
+static heft_status_t send_entry(const heft__packing_t *packing, uint32_t sender, uint32_t entry,
+                                heft__chunk_tx_t *tx, heft_error_t *err)
+{
+    heft_status_t status = HEFT_OK;
+    uint32_t route = heft__packing_next_route(packing, sender, entry, UINT32_MAX);
+    while (status == HEFT_OK && route != UINT32_MAX) {
+        status = heft__chunk_tx_send(tx, route, err);
+        route = heft__packing_next_route(packing, sender, entry, route);
     }
     return status;
 }
@@ -391,7 +406,7 @@ heft_status_t heft__packing_send(const heft__packing_t *packing, uint32_t sender
     heft__chunk_tx_init(&tx, remote, &packing->expect, token, base, scratch, deadline_mono_ns,
                         on_chunk, arg);
     for (uint32_t i = 0; i < packing->n_entries && status == HEFT_OK; i++) {
-        status = heft__packing_send_entry(packing, sender, packing->first + i, &tx, err);
+        status = send_entry(packing, sender, packing->first + i, &tx, err);
     }
     status = heft__chunk_tx_finish(&tx, status, err);
     heft__free(scratch);

@@ -74,10 +74,10 @@ void heft__packing_fini(heft__packing_t *packing);
  * are none. */
 HEFT_MUST_CHECK heft_status_t heft__packing_make_scratch(const heft__packing_t *packing,
                                                          uint8_t **scratch_out, heft_error_t *err);
-/* What `sender` sends of one entry; tx was made for the packing's expectation. */
-HEFT_MUST_CHECK heft_status_t heft__packing_send_entry(const heft__packing_t *packing,
-                                                       uint32_t sender, uint32_t entry,
-                                                       heft__chunk_tx_t *tx, heft_error_t *err);
+/* The first route after `after` (UINT32_MAX: of all) by which `sender` sends something of an entry;
+ * UINT32_MAX: there is none. */
+uint32_t heft__packing_next_route(const heft__packing_t *packing, uint32_t sender, uint32_t entry,
+                                  uint32_t after);
 /* Everything that `sender` sends of it; base holds the entries as they will lie in the window. As
  * heft__chunk_send. */
 HEFT_MUST_CHECK heft_status_t

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Chunks that follow a run. Receivers whose memory cannot be addressed are sent a buffer of their
- * rank, which the families' runs fill in the order of the source. A thread of the stage sends entry
- * after entry, in the order in which the runs finish them, as soon as one is whole. The stage's own
+ * rank, which the families' runs fill in the order of the source. A thread of the stage sends each
+ * receiver its entries, in the order in which the runs finish them, as soon as one is whole; it
+ * deals chunks in turns to all receivers that take one, each source beginning with another, so
+ * that a slow one holds up nobody else and sources do not all send to the same. The stage's own
  * thread runs, looks around, and waits for the end; the sending thread says of failures only what
  * it meets itself.
  */
@@ -14,6 +16,7 @@
 #include <stdlib.h>
 
 static const int64_t look_ns = 5000000;
+static const int64_t turn_ns = 1000000; /* between looks for another receiver that takes chunks */
 
 /* One receiver. */
 typedef struct lane {
@@ -21,6 +24,12 @@ typedef struct lane {
     const heft__packing_t *packing;
     heft__chunk_tx_t tx;
     uint8_t *scratch;
+    /* What comes next: an item of its rank, a route of the item's entry, a chunk of the route. */
+    size_t item;
+    size_t end_item;
+    uint32_t route; /* UINT32_MAX: the first */
+    uint64_t chunk;
+    bool is_full; /* as many chunks are under way as may be */
 } lane_t;
 
 /* An entry of a rank, and when it is written. */
@@ -51,7 +60,7 @@ struct heft__stream {
     ear_t *ears;
     uint32_t n_ears;
     size_t *places; /* of all ranks of all families */
-    item_t *items;  /* in the order in which they are sent */
+    item_t *items;  /* by rank, in the order in which they are sent */
     size_t n_items;
 
     pthread_t thread;
@@ -59,7 +68,8 @@ struct heft__stream {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     /* Guarded by lock. */
-    bool *is_whole;   /* by place */
+    bool *is_whole; /* by place */
+    uint64_t n_whole;
     bool is_gathered; /* nothing more becomes whole */
     bool is_over;
     /* The thread's, until it is over. */
@@ -86,20 +96,40 @@ static void on_param(void *arg, uint32_t rank_index, uint32_t param)
                              : ear->places[rank_index] + param;
     (void)pthread_mutex_lock(&stream->lock);
     stream->is_whole[place] = true;
+    stream->n_whole++;
     (void)pthread_cond_signal(&stream->changed);
     (void)pthread_mutex_unlock(&stream->lock);
 }
 
-/* False: it does not become whole any more. */
-static bool await_whole(heft__stream_t *stream, const item_t *item)
+static uint64_t count_whole(heft__stream_t *stream)
 {
     (void)pthread_mutex_lock(&stream->lock);
-    while (!stream->is_whole[item->place] && !stream->is_gathered) {
-        (void)pthread_cond_wait(&stream->changed, &stream->lock);
-    }
-    const bool is_whole = stream->is_whole[item->place];
+    const uint64_t n = stream->n_whole;
     (void)pthread_mutex_unlock(&stream->lock);
-    return is_whole;
+    return n;
+}
+
+/* More than there were, or nothing more to come; looks up now and then all the same. */
+static void await_more_whole(heft__stream_t *stream, uint64_t n_before)
+{
+    const int64_t deadline = heft__clock_mono_ns() + look_ns;
+    (void)pthread_mutex_lock(&stream->lock);
+    while (stream->n_whole == n_before && !stream->is_gathered &&
+           heft__cond_wait_until(&stream->changed, &stream->lock, deadline)) {
+    }
+    (void)pthread_mutex_unlock(&stream->lock);
+}
+
+typedef enum readiness { NOT_YET, WHOLE, NEVER } readiness_t;
+
+static readiness_t readiness_of(heft__stream_t *stream, const item_t *item)
+{
+    (void)pthread_mutex_lock(&stream->lock);
+    const readiness_t readiness = stream->is_whole[item->place] ? WHOLE
+                                  : stream->is_gathered         ? NEVER
+                                                                : NOT_YET;
+    (void)pthread_mutex_unlock(&stream->lock);
+    return readiness;
 }
 
 /* ---- the thread ---- */
@@ -113,14 +143,105 @@ static heft_status_t before_chunk(void *arg, heft_error_t *err)
                : HEFT_OK;
 }
 
-static void send_item(heft__stream_t *stream, const item_t *item)
+static void fail(heft__stream_t *stream, heft_status_t status, const lane_t *lane)
 {
-    for (uint32_t i = 0; i < stream->n_lanes && stream->status == HEFT_OK; i++) {
-        lane_t *lane = &stream->lanes[i];
-        if (lane->link->family == item->family && lane->link->rank == item->rank) {
-            stream->status = heft__packing_send_entry(lane->packing, stream->pub->fleet.number,
-                                                      item->entry, &lane->tx, &stream->err);
-            stream->blamed = stream->status != HEFT_OK ? lane->link->id : NULL;
+    stream->status = status;
+    stream->blamed = lane->link->id;
+}
+
+/* The next chunk of the entry that the lane is at, if it takes one. False: it does not. */
+static bool send_chunk(heft__stream_t *stream, lane_t *lane)
+{
+    const heft__expect_t *expect = &lane->packing->expect;
+    heft_status_t status = heft__chunk_tx_try(&lane->tx, lane->route, &lane->chunk, &stream->err);
+    lane->is_full = status == HEFT_IN_PROGRESS;
+    if (status != HEFT_OK) {
+        if (!lane->is_full) {
+            fail(stream, status, lane);
+        }
+        return false;
+    }
+    const heft__route_t *route = &expect->routes[lane->route];
+    if (lane->chunk == heft__route_count_chunks(route, expect->chunk_bytes)) {
+        lane->chunk = 0;
+        const uint32_t entry = stream->items[lane->item].entry;
+        lane->route =
+            heft__packing_next_route(lane->packing, stream->pub->fleet.number, entry, lane->route);
+        lane->item += lane->route == UINT32_MAX;
+    }
+    return true;
+}
+
+/* One turn of a lane. False: it has nothing whole, or no room. */
+static bool take_turn(heft__stream_t *stream, lane_t *lane)
+{
+    while (lane->item < lane->end_item) {
+        const item_t *item = &stream->items[lane->item];
+        if (lane->route == UINT32_MAX) {
+            const readiness_t readiness = readiness_of(stream, item);
+            if (readiness == NOT_YET) {
+                lane->is_full = false;
+                return false;
+            }
+            if (readiness == WHOLE) {
+                lane->route = heft__packing_next_route(lane->packing, stream->pub->fleet.number,
+                                                       item->entry, UINT32_MAX);
+            }
+        }
+        if (lane->route != UINT32_MAX) {
+            return send_chunk(stream, lane);
+        }
+        lane->item++;
+    }
+    lane->is_full = false;
+    return false;
+}
+
+/* Nobody takes a chunk at the moment: until one of those that were full does, or there is more to
+ * send. */
+static void await_turn(heft__stream_t *stream, uint32_t first, uint64_t n_whole)
+{
+    lane_t *full = NULL;
+    for (uint32_t k = 0; k < stream->n_lanes && full == NULL; k++) {
+        lane_t *lane = &stream->lanes[(first + k) % stream->n_lanes];
+        full = lane->is_full ? lane : NULL;
+    }
+    if (full == NULL) {
+        await_more_whole(stream, n_whole);
+        return;
+    }
+    heft_status_t status =
+        heft__chunk_tx_await_room(&full->tx, heft__clock_mono_ns() + turn_ns, &stream->err);
+    if (status != HEFT_OK && status != HEFT_IN_PROGRESS) {
+        fail(stream, status, full);
+    }
+}
+
+static bool is_all_sent(const heft__stream_t *stream)
+{
+    uint32_t i = 0;
+    while (i < stream->n_lanes && stream->lanes[i].item == stream->lanes[i].end_item) {
+        i++;
+    }
+    return i == stream->n_lanes;
+}
+
+/* Each lane one chunk at a time. */
+static void deal(heft__stream_t *stream)
+{
+    uint32_t first = stream->pub->fleet.number % stream->n_lanes;
+    while (stream->status == HEFT_OK && !is_all_sent(stream)) {
+        const uint64_t n_whole = count_whole(stream);
+        bool was_sent = false;
+        for (uint32_t k = 0; k < stream->n_lanes && stream->status == HEFT_OK; k++) {
+            lane_t *lane = &stream->lanes[(first + k) % stream->n_lanes];
+            was_sent = take_turn(stream, lane) || was_sent;
+        }
+        if (!was_sent && stream->status == HEFT_OK && !is_all_sent(stream)) {
+            await_turn(stream, first++, n_whole);
+        }
+        if (stream->status == HEFT_OK) {
+            stream->status = before_chunk(stream, &stream->err);
         }
     }
 }
@@ -128,18 +249,13 @@ static void send_item(heft__stream_t *stream, const item_t *item)
 static void *send_all(void *arg)
 {
     heft__stream_t *stream = arg;
-    for (size_t i = 0; i < stream->n_items && stream->status == HEFT_OK; i++) {
-        if (await_whole(stream, &stream->items[i])) {
-            send_item(stream, &stream->items[i]);
-        }
-    }
+    deal(stream);
     for (uint32_t i = 0; i < stream->n_lanes; i++) {
         lane_t *lane = &stream->lanes[i];
         const bool was_ok = stream->status == HEFT_OK;
         heft_status_t status = heft__chunk_tx_finish(&lane->tx, stream->status, &stream->err);
         if (was_ok && status != HEFT_OK) {
-            stream->status = status;
-            stream->blamed = lane->link->id;
+            fail(stream, status, lane);
         }
     }
     (void)pthread_mutex_lock(&stream->lock);
@@ -225,10 +341,20 @@ static void add_items(heft__stream_t *stream, uint32_t e, uint32_t rank, uint32_
     }
 }
 
-static int by_time(const void *a, const void *b)
+static int by_rank(const item_t *x, const item_t *y)
+{
+    return x->family != y->family ? (x->family > y->family) - (x->family < y->family)
+                                  : (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+static int by_rank_and_time(const void *a, const void *b)
 {
     const item_t *x = a;
     const item_t *y = b;
+    const int order = by_rank(x, y);
+    if (order != 0) {
+        return order;
+    }
     if (x->ear != y->ear) {
         return x->ear < y->ear ? -1 : 1;
     }
@@ -236,6 +362,22 @@ static int by_time(const void *a, const void *b)
         return x->unit < y->unit ? -1 : 1;
     }
     return (x->place > y->place) - (x->place < y->place);
+}
+
+/* Those of the lane's rank. */
+static void find_items(const heft__stream_t *stream, lane_t *lane)
+{
+    const item_t wanted = { .family = lane->link->family, .rank = lane->link->rank };
+    size_t first = 0;
+    while (first < stream->n_items && by_rank(&stream->items[first], &wanted) < 0) {
+        first++;
+    }
+    lane->item = lane->end_item = first;
+    while (lane->end_item < stream->n_items &&
+           by_rank(&stream->items[lane->end_item], &wanted) == 0) {
+        lane->end_item++;
+    }
+    lane->route = UINT32_MAX;
 }
 
 /* Ranks all of whose receivers can be addressed have no buffer, and nothing to be sent. */
@@ -253,7 +395,10 @@ static void list_items(heft__stream_t *stream)
             }
         }
     }
-    qsort(stream->items, stream->n_items, sizeof *stream->items, by_time);
+    qsort(stream->items, stream->n_items, sizeof *stream->items, by_rank_and_time);
+    for (uint32_t i = 0; i < stream->n_lanes; i++) {
+        find_items(stream, &stream->lanes[i]);
+    }
 }
 
 static heft_status_t listen(heft__stream_t *stream, heft_error_t *err)

@@ -638,11 +638,14 @@ static heft_status_t post(heft__chunk_tx_t *tx, uint32_t slot, heft_error_t *err
                              err);
 }
 
-/* The next verdict: room for another chunk, or the same once more. */
-static heft_status_t reap(heft__chunk_tx_t *tx, heft_error_t *err)
+/* The next verdict until a moment: room for another chunk, or the same once more. HEFT_IN_PROGRESS:
+ * none came, and the deadline has not come either. */
+static heft_status_t reap_until(heft__chunk_tx_t *tx, int64_t until_mono_ns, heft_error_t *err)
 {
+    const bool is_last = until_mono_ns >= tx->deadline_mono_ns;
     uint32_t slot = HEFT__CHUNKS_UNDER_WAY;
-    heft_status_t status = heft__remote_reap(tx->remote, &slot, tx->deadline_mono_ns, err);
+    heft_status_t status =
+        heft__remote_reap(tx->remote, &slot, is_last ? tx->deadline_mono_ns : until_mono_ns, err);
     if (status == HEFT_ERR_DIGEST && slot < HEFT__CHUNKS_UNDER_WAY &&
         tx->slots[slot].header.flags == 0) {
         tx->slots[slot].header.flags = HEFT__CHUNK_AGAIN;
@@ -652,23 +655,32 @@ static heft_status_t reap(heft__chunk_tx_t *tx, heft_error_t *err)
     if (status == HEFT_OK) {
         tx->free_slots[tx->n_free++] = slot;
     }
-    return status;
+    return status == HEFT_ERR_TIMEOUT && !is_last ? HEFT_IN_PROGRESS : status;
 }
 
-/* Several are under way: while the network carries them this one is gathered and summed. */
-static heft_status_t send_piped(heft__chunk_tx_t *tx, const heft__chunk_header_t *header,
-                                heft_error_t *err)
+static heft_status_t reap(heft__chunk_tx_t *tx, heft_error_t *err)
+{
+    return reap_until(tx, tx->deadline_mono_ns, err);
+}
+
+heft_status_t heft__chunk_tx_await_room(heft__chunk_tx_t *tx, int64_t until_mono_ns,
+                                        heft_error_t *err)
 {
     heft_status_t status = HEFT_OK;
     while (status == HEFT_OK && tx->n_free == 0) {
-        status = reap(tx, err);
+        status = reap_until(tx, until_mono_ns, err);
     }
-    if (status != HEFT_OK) {
-        return status;
-    }
+    return status;
+}
+
+/* Several are under way: while the network carries them this one is gathered and summed. There is
+ * room for it. */
+static heft_status_t send_piped(heft__chunk_tx_t *tx, const heft__chunk_header_t *header,
+                                heft_error_t *err)
+{
     const uint32_t slot = tx->free_slots[tx->n_free - 1];
     tx->slots[slot].header = *header;
-    status = prepare(tx, slot, err);
+    heft_status_t status = prepare(tx, slot, err);
     if (status == HEFT_OK) {
         status = post(tx, slot, err);
         tx->n_free -= status == HEFT_OK;
@@ -676,16 +688,30 @@ static heft_status_t send_piped(heft__chunk_tx_t *tx, const heft__chunk_header_t
     return status;
 }
 
+heft_status_t heft__chunk_tx_try(heft__chunk_tx_t *tx, uint32_t route, uint64_t *next,
+                                 heft_error_t *err)
+{
+    heft__chunk_header_t header = { .token = tx->token, .route = route, .index = *next };
+    heft_status_t status = tx->can_post ? heft__chunk_tx_await_room(tx, 0, err) : HEFT_OK;
+    if (status != HEFT_OK) {
+        return status;
+    }
+    place(&tx->expect->routes[route], tx->expect->chunk_bytes, *next, &header.offset,
+          &header.length);
+    status = tx->can_post ? send_piped(tx, &header, err) : send_in_turn(tx, &header, err);
+    *next += status == HEFT_OK;
+    return status;
+}
+
 heft_status_t heft__chunk_tx_send(heft__chunk_tx_t *tx, uint32_t route, heft_error_t *err)
 {
-    const heft__expect_t *expect = tx->expect;
-    const heft__route_t *r = &expect->routes[route];
-    const uint64_t n = heft__route_count_chunks(r, expect->chunk_bytes);
+    const uint64_t n =
+        heft__route_count_chunks(&tx->expect->routes[route], tx->expect->chunk_bytes);
+    uint64_t next = 0;
     heft_status_t status = HEFT_OK;
-    for (uint64_t i = 0; i < n && status == HEFT_OK; i++) {
-        heft__chunk_header_t header = { .token = tx->token, .route = route, .index = i };
-        place(r, expect->chunk_bytes, i, &header.offset, &header.length);
-        status = tx->can_post ? send_piped(tx, &header, err) : send_in_turn(tx, &header, err);
+    while (status == HEFT_OK && next < n) {
+        status = tx->can_post ? heft__chunk_tx_await_room(tx, tx->deadline_mono_ns, err) : HEFT_OK;
+        status = status == HEFT_OK ? heft__chunk_tx_try(tx, route, &next, err) : status;
     }
     return status;
 }

@@ -315,6 +315,14 @@ void heft__chunk_tx_init(heft__chunk_tx_t *tx, heft__remote_t *remote, const hef
  * more. Chunks may still be under way when it returns. */
 HEFT_MUST_CHECK heft_status_t heft__chunk_tx_send(heft__chunk_tx_t *tx, uint32_t route,
                                                   heft_error_t *err);
+/* The same chunk by chunk, without waiting for room: sends chunk *next of the route, and counts
+ * *next up. HEFT_IN_PROGRESS: as many are under way as may be. Where chunks cannot be posted it
+ * waits for the verdict. */
+HEFT_MUST_CHECK heft_status_t heft__chunk_tx_try(heft__chunk_tx_t *tx, uint32_t route,
+                                                 uint64_t *next, heft_error_t *err);
+/* Wait for room for a chunk; HEFT_IN_PROGRESS: there was none until then. */
+HEFT_MUST_CHECK heft_status_t heft__chunk_tx_await_room(heft__chunk_tx_t *tx, int64_t until_mono_ns,
+                                                        heft_error_t *err);
 /* status: of the sends before. Where it is HEFT_OK, waits for the verdicts that are left; then
  * nothing of base is read any more, whatever is returned. */
 HEFT_MUST_CHECK heft_status_t heft__chunk_tx_finish(heft__chunk_tx_t *tx, heft_status_t status,

@@ -145,6 +145,36 @@ static void chunks_are_judged_and_several_are_under_way(void **state)
     up_end(&peer);
 }
 
+/* One that takes no more for now does not hold up a sender that has others to send to. */
+static void a_receiver_that_is_full_is_not_waited_for(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    up_process_t peer;
+    heft__chunk_tx_t tx;
+    uint64_t next = 0;
+    heft__remote_t *remote = start_round(&peer, true);
+    heft__chunk_tx_init(&tx, remote, &expected, round_1, source, NULL, in_ms(20000), NULL, NULL);
+    assert_int_equal(kill(peer.pid, SIGSTOP), 0);
+    heft_status_t status = HEFT_OK;
+    while (status == HEFT_OK) {
+        status = heft__chunk_tx_try(&tx, 0, &next, &err);
+    }
+    EXPECT_STATUS(status, HEFT_IN_PROGRESS);
+    assert_int_equal(next, HEFT__CHUNKS_UNDER_WAY);
+    EXPECT_STATUS(heft__chunk_tx_await_room(&tx, in_ms(20), &err), HEFT_IN_PROGRESS);
+    assert_int_equal(kill(peer.pid, SIGCONT), 0);
+    while (next < BYTES / CHUNK) {
+        EXPECT_STATUS(heft__chunk_tx_await_room(&tx, in_ms(20000), &err), HEFT_OK);
+        EXPECT_STATUS(heft__chunk_tx_try(&tx, 0, &next, &err), HEFT_OK);
+    }
+    EXPECT_STATUS(heft__chunk_tx_finish(&tx, HEFT_OK, &err), HEFT_OK);
+    EXPECT_STATUS(heft__remote_end(remote, round_1, true, &err), HEFT_OK);
+    assert_string_equal(up_tell(&peer, "same 1 %d", BYTES), "same 20971520");
+    heft__remote_close(remote);
+    up_end(&peer);
+}
+
 /* Each chunk is gathered into room of its own while others are under way. */
 static void packed_chunks_are_under_way_together(void **state)
 {
@@ -727,6 +757,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         PROMISE(puts_are_in_place_after_a_flush),
         PROMISE(chunks_are_judged_and_several_are_under_way),
+        PROMISE(a_receiver_that_is_full_is_not_waited_for),
         PROMISE(packed_chunks_are_under_way_together),
         PROMISE(rounds_reuse_the_connection),
         PROMISE(a_chunk_that_is_damaged_twice_fails_the_round),
