@@ -32,6 +32,14 @@ static const wish_t wishes[] = {
       "UCX_TLS" },
     /* A peer that dies is noticed after this; UCX's own 20 s let puts "succeed" meanwhile. */
     { "KEEPALIVE_INTERVAL", "1s", { NULL }, NULL, NULL },
+    /* connect() waits in UCX's one thread, in which meanwhile nobody is heard or answered: for a
+     * host that has vanished 7 s, not two minutes. UCX_TCP_CONN_NB=y would not wait at all, but
+     * then UCX 1.13 ends its process (ucp_request.c: got REP message) where such a connection is
+     * refused later on. */
+    { "TCP_SYN_CNT", "2", { "UCX_TCP_TX_MAX_BUFS" }, "SYN_CNT", NULL },
+    /* UCX 1.13 keeps that in a field of half its size, so that setting it makes this one, which
+     * lies behind it, 0. It is the default. */
+    { "TCP_TX_MAX_BUFS", "-1", { NULL }, "TX_MAX_BUFS", NULL },
 };
 
 static bool is_kept(const char *variable, const wish_t *wish)

@@ -3,7 +3,7 @@ find_package(Python3 COMPONENTS Interpreter)
 if(Python3_Interpreter_FOUND AND TARGET heft_cli)
   set(names host_network host_control)
   if(HEFT_HAS_UCX)
-    list(APPEND names host_ucx host_matrix host_relay) # the whole matrix, and host_faults: tools/test_hosts
+    list(APPEND names host_ucx host_matrix host_relay host_vanished) # the whole matrix, and host_faults: tools/test_hosts
   endif()
   foreach(name ${names})
     set(arguments -v)
@@ -13,5 +13,8 @@ if(Python3_Interpreter_FOUND AND TARGET heft_cli)
     add_test(NAME ${name} COMMAND ${Python3_EXECUTABLE} "${CMAKE_CURRENT_LIST_DIR}/${name}.py" ${arguments})
     set_tests_properties(${name} PROPERTIES TIMEOUT 1200 LABELS hosts SKIP_RETURN_CODE 77
       ENVIRONMENT "HEFT_BIN=$<TARGET_FILE:heft_cli>;HEFT_RECIPES=${PROJECT_SOURCE_DIR}/recipes;PYTHONDONTWRITEBYTECODE=1")
+    if(name STREQUAL host_vanished)
+      set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT "HEFT_UCX_PEER=$<TARGET_FILE:test_ucx>")
+    endif()
   endforeach()
 endif()

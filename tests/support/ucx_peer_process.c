@@ -147,10 +147,10 @@ static void do_same(const char *args)
     (void)fflush(stdout);
 }
 
-static void do_attach(const char *endpoint)
+static void do_attach(const char *endpoint, int64_t ms)
 {
     heft_error_t err = HEFT_ERROR_INIT;
-    heft__attach_params_t params = { .deadline_mono_ns = in_ms(20000) };
+    heft__attach_params_t params = { .deadline_mono_ns = in_ms(ms) };
     memset(params.incarnation, 0x22, sizeof params.incarnation);
     heft_status_t status =
         heft__remote_attach(heft__ucx_get_transport(ucx), endpoint, &params, &remote, &err);
@@ -160,6 +160,13 @@ static void do_attach(const char *endpoint)
         memset(data, 0x5a, (size_t)data_bytes);
     }
     say_status(status, &err);
+}
+
+static void do_attach_within(const char *args)
+{
+    char *end = NULL;
+    const int64_t ms = strtoll(args, &end, 10);
+    do_attach(end + strspn(end, " "), ms);
 }
 
 /* Put for ever: until it fails. */
@@ -200,7 +207,9 @@ static void obey(char *line)
     } else if (IS("same")) {
         do_same(args);
     } else if (IS("attach")) {
-        do_attach(args);
+        do_attach(args, 20000);
+    } else if (IS("attach-within")) {
+        do_attach_within(args);
     } else if (IS("begin")) {
         token = read_token(args);
         say_status(heft__remote_begin(remote, token, in_ms(20000), &err), &err);

@@ -93,6 +93,20 @@ static void segments_are_set_by_the_name_that_a_release_knows(void **state)
     assert_true(is_set("KEEPALIVE_INTERVAL=1s"));
 }
 
+static void connections_are_not_waited_for_long(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    EXPECT_STATUS(read_with(NULL, NULL, &err), HEFT_OK);
+    assert_true(is_set("SYN_CNT=2"));
+    EXPECT_STATUS(read_with("SYN_CNT", NULL, &err), HEFT_OK); /* 1.22 */
+    assert_true(is_set("TCP_SYN_CNT=2"));
+    assert_int_equal(setenv("UCX_TCP_TX_MAX_BUFS", "64", 1), 0);
+    EXPECT_STATUS(read_with(NULL, NULL, &err), HEFT_OK); /* 1.13 would lose it */
+    assert_int_equal(unsetenv("UCX_TCP_TX_MAX_BUFS"), 0);
+    assert_false(is_set("SYN_CNT=2"));
+}
+
 static void a_setting_that_no_name_fits_is_named(void **state)
 {
     (void)state;
@@ -115,13 +129,18 @@ static void what_the_environment_sets_is_kept(void **state)
 
 int main(void)
 {
-    static const char *const variables[] = { "UCX_TLS", "UCX_KEEPALIVE_INTERVAL",
-                                             "UCX_TCP_TX_SEG_SIZE", "UCX_TCP_RX_SEG_SIZE" };
+    static const char *const variables[] = { "UCX_TLS",
+                                             "UCX_KEEPALIVE_INTERVAL",
+                                             "UCX_TCP_SYN_CNT",
+                                             "UCX_TCP_TX_MAX_BUFS",
+                                             "UCX_TCP_TX_SEG_SIZE",
+                                             "UCX_TCP_RX_SEG_SIZE" };
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
         (void)unsetenv(variables[i]);
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(segments_are_set_by_the_name_that_a_release_knows),
+        cmocka_unit_test(connections_are_not_waited_for_long),
         cmocka_unit_test(a_setting_that_no_name_fits_is_named),
         cmocka_unit_test(what_the_environment_sets_is_kept),
     };
