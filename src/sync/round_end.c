@@ -180,6 +180,24 @@ static int64_t silent_since(const heft__round_t *round, const heft__round_member
                                         : m->contact_ns;
 }
 
+/* No member of the round, of two or more, was heard lately: members in a round tell of themselves
+ * several times in the contact time, so it may be the coordinator that nobody reaches. */
+static bool hears_nobody(const heft__round_t *round, int64_t now_ns)
+{
+    uint32_t n = 0;
+    EACH_MEMBER(round, m)
+    {
+        if (!m->used || !m->in_round || m->lost) {
+            continue;
+        }
+        if (now_ns - m->contact_ns <= round->config.contact_ns / 2) {
+            return false;
+        }
+        n++;
+    }
+    return n > 1;
+}
+
 static void check_contact(heft__round_t *round, int64_t now_ns)
 {
     EACH_MEMBER(round, m)
@@ -190,9 +208,11 @@ static void check_contact(heft__round_t *round, int64_t now_ns)
         m->overdue = true;
         if (heft__round_is_early(round)) {
             char text[120];
-            (void)snprintf(text, sizeof text,
-                           "no contact for %g s: restart it, or take it out with heft remove",
-                           (double)round->config.contact_ns / 1e9);
+            (void)snprintf(text, sizeof text, "no contact for %g s%s",
+                           (double)round->config.contact_ns / 1e9,
+                           hears_nobody(round, now_ns)
+                               ? ", nor with anybody else lately: is the coordinator cut off?"
+                               : ": restart it, or take it out with heft remove");
             heft__round_fail_with(round, m, HEFT_ERR_PEER, text, now_ns);
             return;
         }

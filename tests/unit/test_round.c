@@ -219,6 +219,15 @@ static void silence_and_deadlines_name_the_member(void **state)
     assert_string_equal(t->round.cause.cause,
                         "no contact for 30 s: restart it, or take it out with heft remove");
 
+    set_table(t, 3); /* nobody at all is heard any more: it need not be the first of them */
+    to_prepare(t, 3);
+    tick_after(t, 31 * S);
+    EXPECT_STATE(HEFT__ROUND_ABORTED);
+    assert_int_equal(t->round.cause_slot, 0);
+    assert_string_equal(
+        t->round.cause.cause,
+        "no contact for 30 s, nor with anybody else lately: is the coordinator cut off?");
+
     set_table(t, 3);
     to_pause(t, 3);
     ok(t, 1, HEFT__PHASE_PAUSE, HEFT__STATE_PAUSED);
