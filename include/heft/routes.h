@@ -21,7 +21,8 @@ typedef struct heft_routes heft_routes_t; /* immutable */
 
 #define HEFT_SENDER_NONE UINT32_MAX
 
-/* What a sender sends a rank besides parameters: tensors that the engine's own loader is given. */
+/* What a sender sends a rank besides parameters: tensors that the engine's own loader is given.
+ * What known kernels are given that the receiver runs (gathers) is not listed: routes find it. */
 typedef struct heft_route_load {
     uint32_t rank_index;
     uint32_t sender;
@@ -37,6 +38,10 @@ typedef struct heft_routes_opts {
      * return. Sender n_senders then stands for all others than the one that the parts are of, whose
      * routes alone are right, and equal to those of the whole plan */
     const heft_placement_t *others;
+    /* 1: a known kernel whose inputs lie with several senders is run by the receiver, to which they
+     * send these; 0: it is refused */
+    uint8_t gathers;
+    uint8_t reserved[7];
 } heft_routes_opts_t;
 #define HEFT_ROUTES_OPTS_INIT              \
     {                                      \
@@ -52,7 +57,8 @@ typedef struct heft_routes_opts {
  * sender of what that kernel reads. Constants belong to the lowest sender that writes anything else
  * of the parameter; where there is none, to the lowest one of the rank's first parameter that has
  * one, else to the lowest one in loads of the rank, or to sender 0. What only the engine's loader
- * writes is nobody's; what it is given stands in loads.
+ * writes is nobody's; what it is given stands in loads. With `gathers`, what a known kernel leaves
+ * whose inputs lie with several senders is nobody's either: the receiver runs it.
  *
  * HEFT_ERR_UNSUPPORTED names a parameter and two senders: an element, a block of a known kernel, or
  * a check (heft_plan_get_checks) that would need what both of them hold; and says how many such
@@ -76,7 +82,8 @@ typedef struct heft_route_info {
     uint64_t n_runs;    /* stretches of neighbouring bytes in them */
     uint64_t n_pieces;
     int64_t n_bytes;      /* written, constants included */
-    int64_t n_load_bytes; /* for the engine's loader, besides; of a rank only */
+    int64_t n_load_bytes; /* for the engine's loader and kernels that the receiver runs, besides; of
+                             a rank only */
     const char *digest;   /* 64 hex digits over this route alone; NULL: nothing is sent, or it is of
                              one parameter. Equal in every plan that has the rank and the sender's
                              tensors, whatever else it has. Borrowed. */
@@ -92,14 +99,15 @@ HEFT_API void heft_routes_query_param(const heft_routes_t *routes, uint32_t send
 HEFT_API const uint32_t *heft_routes_get_senders(const heft_routes_t *routes, uint32_t rank_index,
                                                  uint32_t *n_out);
 /** The senders that write something of a parameter, ascending; borrowed. A parameter that only
- * the engine's loader writes, or nothing, has none. */
+ * the engine's loader writes, or a kernel that the receiver runs, or nothing, has none. */
 HEFT_API const uint32_t *heft_routes_get_param_senders(const heft_routes_t *routes,
                                                        uint32_t rank_index, uint32_t param,
                                                        uint32_t *n_out);
 /** The parameters of a rank of which a sender writes something, ascending; borrowed. */
 HEFT_API const uint32_t *heft_routes_get_params(const heft_routes_t *routes, uint32_t sender,
                                                 uint32_t rank_index, uint32_t *n_out);
-/** The sender of piece i of a rank (heft_plan_get_pieces), or HEFT_SENDER_NONE: the loader's. */
+/** The sender of piece i of a rank (heft_plan_get_pieces), or HEFT_SENDER_NONE: the
+ * loader's, or the receiver's (gathers). */
 HEFT_API uint32_t heft_routes_get_piece_sender(const heft_routes_t *routes, uint32_t rank_index,
                                                uint64_t i);
 

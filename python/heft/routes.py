@@ -56,12 +56,14 @@ class Routes(Handle):
         names: Sequence[str] | None = None,
         loads: Iterable[Load] = (),
         others: Placement | None = None,
+        gathers: bool = False,
     ) -> None:
         """senders: of each source of the plan; None: their names say it, rank-R.NAME.
 
         names: of senders, for messages. UnsupportedError names a parameter that needs two senders.
         others: the placement that the parts of a Plan.create_part were made by; sender n_senders
         then stands for all others than the one that the parts are of.
+        gathers: known kernels whose inputs lie with several senders are the receiver's.
         """
         listed = [Load(*load) for load in loads]
         given = ffi.new("heft_route_load_t[]", max(len(listed), 1))
@@ -77,6 +79,7 @@ class Routes(Handle):
             opts.names = array
         if others is not None:
             opts.others = others.pointer
+        opts.gathers = gathers
         if senders is not None and len(senders) != len(plan.sources):
             raise argument_error(f"senders of {len(senders)} sources, not of {len(plan.sources)}")
         of_sources = ffi.NULL if senders is None else ffi.new("uint32_t[]", [*senders, 0])

@@ -21,6 +21,20 @@ const heft_opaque_t *heft__piece_operation(const heft_plan_t *plan, uint32_t ran
     return k > 0 && k <= n ? &ops[k - 1] : NULL;
 }
 
+bool heft__operation_is_plain(const heft_opaque_t *op)
+{
+    bool is_plain = heft__known_claims(op->op);
+    for (uint32_t i = 0; i < op->n_inputs; i++) {
+        bool reads = false;
+        for (uint64_t p = 0; p < op->inputs[i].n_pieces; p++) {
+            is_plain = is_plain && !heft__piece_is_computed(&op->inputs[i].pieces[p]);
+            reads = reads || op->inputs[i].pieces[p].n_srcs > 0;
+        }
+        is_plain = is_plain && reads;
+    }
+    return is_plain;
+}
+
 /* A known kernel that reads what the loader leaves is the loader's, too. Operations read earlier
  * ones alone, so this ends. */
 static bool operation_needs_loader(const heft_plan_t *plan, uint32_t rank_index,

@@ -117,8 +117,8 @@ static heft_status_t mark_forward(parting_t *m)
             is_sourced |= m->is_sourced[write->srcs[i].buffer];
             has_constants |= m->has_constants[write->srcs[i].buffer];
         }
-        if (write->kind == HEFT_WRITE_OPAQUE && !heft__known_claims(write->op)) {
-            is_sourced = 0; /* what the engine's loader leaves is nobody's work */
+        if (write->kind == HEFT_WRITE_OPAQUE) {
+            is_sourced = 0; /* perhaps nobody sends it: a loader's work, or the receiver's */
         }
         for (uint32_t i = 0; i < write->n_dsts; i++) {
             m->is_own[write->dsts[i].buffer] |= is_own;

@@ -95,6 +95,9 @@ bool heft__piece_is_computed(const heft_piece_t *piece);
  */
 bool heft__piece_needs_loader(const heft_plan_t *plan, uint32_t rank_index,
                               const heft_piece_t *piece);
+/* Whether it is a known kernel that reads tensors alone, some for each input, so that whoever is
+ * given its inputs can run it. */
+bool heft__operation_is_plain(const heft_opaque_t *op);
 /* The operation behind source s of a piece, or NULL. */
 const heft_opaque_t *heft__piece_operation(const heft_plan_t *plan, uint32_t rank_index,
                                            const heft_piece_t *piece, uint32_t s);
@@ -103,6 +106,27 @@ const heft_opaque_t *heft__piece_operation(const heft_plan_t *plan, uint32_t ran
 typedef void (*heft__source_fn_t)(void *arg, uint32_t source);
 void heft__piece_each_source(const heft_plan_t *plan, uint32_t rank_index,
                              const heft_piece_t *piece, heft__source_fn_t fn, void *arg);
+
+/* ---- gathered.c ---- */
+
+/*
+ * Known kernels of a rank whose inputs lie with several senders: nobody can run them but the rank
+ * itself, to which their inputs are sent.
+ */
+typedef struct heft__gathered {
+    uint32_t n_ops;
+    /* Over whole tensors: a parameter for each input of such a kernel. NULL: there are none. */
+    heft_tape_t *inputs;
+    /* From these, as sources of the same names, to what those kernels write of the rank's
+     * parameters; all of these are there. */
+    heft_tape_t *local;
+} heft__gathered_t;
+
+/* whole: a plan over whole tensors, those of the placement. */
+heft_status_t heft__gathered_init(const heft_plan_t *whole, uint32_t rank_index,
+                                  const heft_placement_t *placement, heft__gathered_t *gathered_out,
+                                  heft_error_t *err);
+void heft__gathered_fini(heft__gathered_t *gathered);
 
 /* ---- report.c ---- */
 

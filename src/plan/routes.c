@@ -169,7 +169,9 @@ static int by_number(const void *x, const void *y)
 static heft_status_t list_senders(maker_t *m, uint32_t r, heft__rank_routes_t *to)
 {
     size_t n = to->n_routes;
-    size_t most = n;
+    uint64_t n_gathered = 0;
+    const heft_route_load_t *gathered = heft__sender_finder_get_gathered(m->finder, &n_gathered);
+    size_t most = n + n_gathered;
     for (uint64_t i = 0; i < m->opts.n_loads; i++) {
         most += m->opts.loads[i].rank_index == r;
     }
@@ -184,6 +186,9 @@ static heft_status_t list_senders(maker_t *m, uint32_t r, heft__rank_routes_t *t
         if (m->opts.loads[i].rank_index == r) {
             list[n++] = m->opts.loads[i].sender;
         }
+    }
+    for (uint64_t i = 0; i < n_gathered; i++) {
+        list[n++] = gathered[i].sender;
     }
     qsort(list, n, sizeof *list, by_number);
     for (size_t i = 0; i < n; i++) {
@@ -208,6 +213,8 @@ static heft__route_total_t *total_of(heft__rank_routes_t *to, uint32_t sender)
 
 static heft_status_t sum_senders(maker_t *m, uint32_t r, heft__rank_routes_t *to)
 {
+    uint64_t n_gathered = 0;
+    const heft_route_load_t *gathered = heft__sender_finder_get_gathered(m->finder, &n_gathered);
     heft_status_t status = list_senders(m, r, to);
     heft__arena_t *arena = &m->routes->arena;
     to->totals = heft__arena_calloc(arena, (size_t)to->n_totals + 1, sizeof *to->totals);
@@ -229,6 +236,9 @@ static heft_status_t sum_senders(maker_t *m, uint32_t r, heft__rank_routes_t *to
         if (load->rank_index == r) {
             heft__sum(&total_of(to, load->sender)->info.n_load_bytes, load->n_bytes);
         }
+    }
+    for (uint64_t i = 0; i < n_gathered; i++) {
+        heft__sum(&total_of(to, gathered[i].sender)->info.n_load_bytes, gathered[i].n_bytes);
     }
     for (uint32_t t = 1; t < to->n_totals; t++) {
         to->totals[t].first_param = to->totals[t - 1].first_param + to->totals[t - 1].info.n_params;

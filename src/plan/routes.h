@@ -79,6 +79,10 @@ void heft__sender_finder_destroy(heft__sender_finder_t *finder);
  * with its first case, see check. */
 heft_status_t heft__sender_finder_run(heft__sender_finder_t *finder, uint32_t rank_index,
                                       heft__rank_routes_t *routes, heft_error_t *err);
+/* Of the rank of the last run: what senders send it for kernels that it runs itself, a load for
+ * each sender and piece. Borrowed. */
+const heft_route_load_t *heft__sender_finder_get_gathered(const heft__sender_finder_t *finder,
+                                                          uint64_t *n_out);
 /* HEFT_ERR_UNSUPPORTED where anything was counted. */
 heft_status_t heft__sender_finder_check(const heft__sender_finder_t *finder, heft_error_t *err);
 
@@ -89,6 +93,12 @@ heft_status_t heft__sender_finder_check(const heft__sender_finder_t *finder, hef
 heft_status_t heft__lowest_holder(const heft_placement_t *placement, const heft_plan_t *plan,
                                   const heft__plan_rank_t *rank, const heft_piece_t *piece,
                                   uint32_t *low, heft_error_t *err);
+
+/* What a plain operation (heft__operation_is_plain) reads lies with several ranks of the placement.
+ * is_whole: sources are its tensors; else all of them are stand-ins for such. */
+heft_status_t heft__operation_is_split(const heft_placement_t *placement, const heft_plan_t *plan,
+                                       const heft_opaque_t *op, bool is_whole, bool *is_split_out,
+                                       heft_error_t *err);
 
 /* ---- routes_digest.c ---- */
 

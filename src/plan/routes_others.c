@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who is behind a stand-in of the plan of a part: the cuts of its tensor that a piece reads. */
+/* Who is behind a tensor, or behind a stand-in for it in the plan of a part: the cuts of it that a
+ * piece reads. */
 #include "plan/placement.h"
 #include "plan/routes.h"
 
@@ -26,8 +27,14 @@ static heft_status_t region_of_source(const heft_piece_t *piece, const heft_piec
     return heft__region_from_source_view(&view, list, err);
 }
 
+/* Who holds what is read: the lowest and the highest of them. Those between are not looked at. */
+typedef struct span {
+    uint32_t low;
+    uint32_t high;
+} span_t;
+
 static heft_status_t look_at_cuts(const heft_placement_t *p, uint32_t tensor,
-                                  const heft__region_list_t *read, uint32_t *low, heft_error_t *err)
+                                  const heft__region_list_t *read, span_t *span, heft_error_t *err)
 {
     heft_status_t status = HEFT_OK;
     for (size_t i = heft__placement_first_cut(p, tensor);
@@ -35,34 +42,43 @@ static heft_status_t look_at_cuts(const heft_placement_t *p, uint32_t tensor,
         const uint32_t rank = p->shards[p->cuts[i].shard].rank;
         heft__region_t cut;
         bool meets = false;
-        if (rank >= *low) {
+        if (rank >= span->low && rank <= span->high) {
             continue;
         }
         status = region_of_cut(p, &p->cuts[i], tensor, &cut, err);
         for (size_t k = 0; k < read->n && status == HEFT_OK && !meets; k++) {
             status = heft__region_overlaps(&read->items[k], &cut, &meets, err);
         }
-        *low = status == HEFT_OK && meets ? rank : *low;
+        if (status == HEFT_OK && meets) {
+            span->low = rank < span->low ? rank : span->low;
+            span->high = rank > span->high ? rank : span->high;
+        }
     }
     return status;
 }
 
-static heft_status_t look_at_source(const heft_placement_t *p, const heft_plan_t *plan,
+static heft_status_t look_at_source(const heft_placement_t *p, const char *name,
                                     const heft_piece_t *piece, const heft_piece_src_t *src,
-                                    uint32_t *low, heft_error_t *err)
+                                    span_t *span, heft_error_t *err)
 {
-    const char *name = strchr(plan->sources[src->source].name, '.');
-    const uint32_t tensor = name != NULL ? heft__placement_find(p, name + 1) : UINT32_MAX;
+    const uint32_t tensor = name != NULL ? heft__placement_find(p, name) : UINT32_MAX;
     heft__region_list_t read = { 0 };
     if (tensor == UINT32_MAX) {
         return HEFT_OK; /* the rank's own */
     }
     heft_status_t status = region_of_source(piece, src, &read, err);
     if (status == HEFT_OK) {
-        status = look_at_cuts(p, tensor, &read, low, err);
+        status = look_at_cuts(p, tensor, &read, span, err);
     }
     heft__region_list_fini(&read);
     return status;
+}
+
+/* The tensor that a stand-in stands for, or NULL. */
+static const char *name_behind(const char *source)
+{
+    const char *point = strchr(source, '.');
+    return point != NULL ? point + 1 : NULL;
 }
 
 /* Operations read earlier ones alone, so this ends. */
@@ -74,7 +90,10 @@ heft_status_t heft__lowest_holder(const heft_placement_t *placement, const heft_
     for (uint32_t s = 0; s < piece->n_srcs && status == HEFT_OK; s++) {
         const heft_piece_src_t *src = &piece->srcs[s];
         if (src->opaque == 0) {
-            status = look_at_source(placement, plan, piece, src, low, err);
+            span_t span = { .low = *low, .high = UINT32_MAX };
+            status = look_at_source(placement, name_behind(plan->sources[src->source].name), piece,
+                                    src, &span, err);
+            *low = span.low;
             continue;
         }
         const heft_opaque_t *op = &rank->opaques[src->opaque - 1];
@@ -85,5 +104,26 @@ heft_status_t heft__lowest_holder(const heft_placement_t *placement, const heft_
             }
         }
     }
+    return status;
+}
+
+heft_status_t heft__operation_is_split(const heft_placement_t *placement, const heft_plan_t *plan,
+                                       const heft_opaque_t *op, bool is_whole, bool *is_split_out,
+                                       heft_error_t *err)
+{
+    span_t span = { .low = UINT32_MAX, .high = 0 };
+    heft_status_t status = HEFT_OK;
+    for (uint32_t i = 0; i < op->n_inputs; i++) {
+        for (uint64_t k = 0; k < op->inputs[i].n_pieces; k++) {
+            const heft_piece_t *piece = &op->inputs[i].pieces[k];
+            for (uint32_t s = 0; s < piece->n_srcs && status == HEFT_OK && span.low >= span.high;
+                 s++) {
+                const char *name = plan->sources[piece->srcs[s].source].name;
+                status = look_at_source(placement, is_whole ? name : name_behind(name), piece,
+                                        &piece->srcs[s], &span, err);
+            }
+        }
+    }
+    *is_split_out = status == HEFT_OK && span.low < span.high;
     return status;
 }

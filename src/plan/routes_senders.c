@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Whose work each piece of a rank is: the sender of the tensors that it reads, directly or through
- * known kernels. Constants are dealt last, when it is known who sends the rank anything. What would
- * need two senders is counted, and told with its first case.
+ * known kernels. Constants are dealt last, when it is known who sends the rank anything. A known
+ * kernel that needs several senders is the receiver's work, where routes gather; whatever else
+ * would need two is counted, and told with its first case.
  */
 #include "plan/routes.h"
 
@@ -16,15 +17,19 @@ typedef struct seen {
     bool is_mixed;   /* tensors of two senders */
     uint32_t source; /* the first; and the first of another sender */
     uint32_t other;
-    const char *op; /* the kernel in which they meet; NULL: the piece itself */
+    const char *op;   /* the kernel in which they meet; NULL: the piece itself */
+    bool can_gather;  /* the kernel's inputs are whole pieces of one sender each */
+    bool is_gathered; /* the receiver runs it */
 } seen_t;
 
 struct heft__sender_finder {
     const heft_plan_t *plan;
     const uint32_t *senders;
     const heft_routes_opts_t *opts;
-    seen_t *ops;         /* of the rank at hand */
-    uint8_t *is_refused; /* by parameter, of the rank at hand */
+    seen_t *ops;                 /* of the rank at hand */
+    uint8_t *is_refused;         /* by parameter, of the rank at hand */
+    heft_route_load_t *gathered; /* of the rank at hand */
+    size_t n_gathered, cap_gathered;
     uint64_t n_refused;
     heft_error_t first;
 };
@@ -62,8 +67,15 @@ void heft__sender_finder_destroy(heft__sender_finder_t *finder)
     if (finder != NULL) {
         heft__free(finder->ops);
         heft__free(finder->is_refused);
+        heft__free(finder->gathered);
         heft__free(finder);
     }
+}
+
+/* The sender that stands for all others in the plan of a part. */
+static bool is_behind(const heft__sender_finder_t *f, uint32_t sender)
+{
+    return f->opts->others != NULL && sender == heft_placement_get_n_ranks(f->opts->others);
 }
 
 /* ---- what is read ---- */
@@ -107,11 +119,16 @@ static void see_ops(const heft__sender_finder_t *f, const heft__plan_rank_t *ran
     for (uint32_t k = 0; k < rank->n_opaques; k++) {
         const heft_opaque_t *op = &rank->opaques[k];
         seen_t seen = { .sender = HEFT__SENDER_ANY, .is_loaded = !heft__known_claims(op->op) };
+        bool can_gather = f->opts->gathers != 0 && heft__operation_is_plain(op);
         for (uint32_t i = 0; i < op->n_inputs; i++) {
             for (uint64_t p = 0; p < op->inputs[i].n_pieces; p++) {
+                seen_t alone = { .sender = HEFT__SENDER_ANY };
+                see_piece(f, &alone, &op->inputs[i].pieces[p]);
+                can_gather = can_gather && !alone.is_mixed;
                 see_piece(f, &seen, &op->inputs[i].pieces[p]);
             }
         }
+        seen.can_gather = can_gather;
         seen.op = seen.is_mixed && seen.op == NULL ? op->op : seen.op;
         f->ops[k] = seen;
     }
@@ -126,7 +143,7 @@ typedef struct sender_name {
 static sender_name_t name_of(const heft__sender_finder_t *f, uint32_t sender)
 {
     sender_name_t name;
-    if (f->opts->others != NULL && sender == heft_placement_get_n_ranks(f->opts->others)) {
+    if (is_behind(f, sender)) {
         (void)snprintf(name.text, sizeof name.text, "another sender");
     } else if (f->opts->names != NULL && f->opts->names[sender] != NULL) {
         (void)snprintf(name.text, sizeof name.text, "%s", f->opts->names[sender]);
@@ -188,17 +205,90 @@ heft_status_t heft__sender_finder_check(const heft__sender_finder_t *finder, hef
 
 /* ---- pieces ---- */
 
-static void find_pieces(heft__sender_finder_t *f, const heft__plan_rank_t *rank,
-                        heft__rank_routes_t *routes)
+/* Whether the receiver runs the kernel that a piece reads. In the plan of a part, where one sender
+ * stands for all others, the cuts behind it say whether these are several. */
+static heft_status_t judge_kernel(heft__sender_finder_t *f, const heft__plan_rank_t *rank,
+                                  const heft_piece_t *piece, bool *is_gathered_out,
+                                  heft_error_t *err)
 {
-    for (uint64_t i = 0; i < rank->n_pieces; i++) {
+    const bool reads = piece->n_srcs == 1 && piece->srcs[0].opaque != 0;
+    seen_t *op = reads ? &f->ops[piece->srcs[0].opaque - 1] : NULL;
+    heft_status_t status = HEFT_OK;
+    *is_gathered_out = false;
+    if (op == NULL || !op->can_gather) {
+        return HEFT_OK;
+    }
+    if (!op->is_gathered && op->is_mixed) {
+        op->is_gathered = true;
+    } else if (!op->is_gathered && is_behind(f, op->sender)) {
+        status = heft__operation_is_split(f->opts->others, f->plan,
+                                          &rank->opaques[piece->srcs[0].opaque - 1], false,
+                                          &op->is_gathered, err);
+    }
+    *is_gathered_out = op->is_gathered;
+    return status;
+}
+
+static heft_status_t find_pieces(heft__sender_finder_t *f, const heft__plan_rank_t *rank,
+                                 heft__rank_routes_t *routes, heft_error_t *err)
+{
+    heft_status_t status = HEFT_OK;
+    for (uint64_t i = 0; i < rank->n_pieces && status == HEFT_OK; i++) {
         seen_t seen = { .sender = HEFT__SENDER_ANY };
+        bool is_gathered = false;
         see_piece(f, &seen, &rank->pieces[i]);
-        if (seen.is_mixed && !seen.is_loaded) {
+        status = judge_kernel(f, rank, &rank->pieces[i], &is_gathered, err);
+        if (seen.is_mixed && !seen.is_loaded && !is_gathered) {
             refuse(f, rank, rank->pieces[i].param, &seen);
         }
-        routes->piece_sender[i] = seen.is_loaded ? HEFT_SENDER_NONE : seen.sender;
+        routes->piece_sender[i] = seen.is_loaded || is_gathered ? HEFT_SENDER_NONE : seen.sender;
     }
+    return status;
+}
+
+/* What a piece of a kernel's input brings: it reads one sender's tensors, or is a constant, which
+ * is then sent with what the inputs' own routes say of it. */
+static heft_status_t add_gathered(heft__sender_finder_t *f, uint32_t rank_index,
+                                  const heft_opaque_input_t *input, const heft_piece_t *piece,
+                                  heft_error_t *err)
+{
+    seen_t seen = { .sender = HEFT__SENDER_ANY };
+    see_piece(f, &seen, piece);
+    if (seen.sender == HEFT__SENDER_ANY || is_behind(f, seen.sender)) {
+        return HEFT_OK;
+    }
+    heft_status_t status = HEFT__GROW(f->gathered, f->cap_gathered, f->n_gathered + 1, err);
+    if (status == HEFT_OK) {
+        f->gathered[f->n_gathered++] = (heft_route_load_t){
+            .rank_index = rank_index,
+            .sender = seen.sender,
+            .n_bytes = heft__piece_count(piece) * heft_dtype_get_unit_bytes(input->dtype),
+        };
+    }
+    return status;
+}
+
+static heft_status_t list_gathered(heft__sender_finder_t *f, uint32_t rank_index, heft_error_t *err)
+{
+    const heft__plan_rank_t *rank = &f->plan->ranks[rank_index];
+    heft_status_t status = HEFT_OK;
+    f->n_gathered = 0;
+    for (uint32_t k = 0; k < rank->n_opaques; k++) {
+        const heft_opaque_t *op = &rank->opaques[k];
+        for (uint32_t i = 0; f->ops[k].is_gathered && i < op->n_inputs; i++) {
+            for (uint64_t p = 0; p < op->inputs[i].n_pieces && status == HEFT_OK; p++) {
+                status = add_gathered(f, rank_index, &op->inputs[i], &op->inputs[i].pieces[p], err);
+            }
+        }
+    }
+    return status;
+}
+
+const heft_route_load_t *heft__sender_finder_get_gathered(const heft__sender_finder_t *finder,
+                                                          uint64_t *n_out)
+{
+    *n_out = finder->n_gathered;
+    return finder->gathered;
 }
 
 /* The lowest sender of what is dealt already among n pieces, or HEFT__SENDER_ANY. */
@@ -220,7 +310,7 @@ static heft_status_t look_behind(const heft__sender_finder_t *f, uint32_t rank_i
     const heft__plan_rank_t *rank = &f->plan->ranks[rank_index];
     heft_status_t status = HEFT_OK;
     for (uint64_t i = first; i < first + n && status == HEFT_OK && f->opts->others != NULL; i++) {
-        if (routes->piece_sender[i] == heft_placement_get_n_ranks(f->opts->others)) {
+        if (is_behind(f, routes->piece_sender[i])) {
             status =
                 heft__lowest_holder(f->opts->others, f->plan, rank, &rank->pieces[i], low, err);
         }
@@ -343,7 +433,12 @@ heft_status_t heft__sender_finder_run(heft__sender_finder_t *finder, uint32_t ra
     const heft__plan_rank_t *rank = &finder->plan->ranks[rank_index];
     memset(finder->is_refused, 0, rank->n_params);
     see_ops(finder, rank);
-    find_pieces(finder, rank, routes);
-    heft_status_t status = deal_constants(finder, rank_index, routes, err);
+    heft_status_t status = find_pieces(finder, rank, routes, err);
+    if (status == HEFT_OK) {
+        status = list_gathered(finder, rank_index, err);
+    }
+    if (status == HEFT_OK) {
+        status = deal_constants(finder, rank_index, routes, err);
+    }
     return status == HEFT_OK ? find_checks(finder, rank, routes, err) : status;
 }

@@ -71,6 +71,31 @@ def test_packed() -> None:
         regions.unpack(b"", np.zeros(2, np.float32))
 
 
+def test_a_kernel_of_two_senders_can_be_the_receivers() -> None:
+    tape = Tape()
+    a = tape.add_buffer(BufferKind.SOURCE, "rank-0.w", DType.BF16, (3, 4))
+    b = tape.add_buffer(BufferKind.SOURCE, "rank-1.w", DType.BF16, (1, 4))
+    x = tape.add_buffer(BufferKind.TEMP, "", DType.BF16, (4, 4))
+    codes = tape.add_buffer(BufferKind.TEMP, "", DType.F8_E4M3, (4, 4))
+    scales = tape.add_buffer(BufferKind.TEMP, "", DType.F32, (1, 1))
+    p = tape.add_buffer(BufferKind.PARAM, "p", DType.F8_E4M3, (4, 4))
+    tape.copy(View(x, 0, (3, 4), (4, 1)), View.contiguous(a, (3, 4)))
+    tape.copy(View(x, 12, (1, 4), (4, 1)), View.contiguous(b, (1, 4)))
+    tape.opaque(
+        "heft.fp8_quantise/1(block=4x4,scale=deepseek)",
+        [View.contiguous(codes, (4, 4)), View.contiguous(scales, (1, 1))],
+        [View.contiguous(x, (4, 4))],
+    )
+    tape.copy(View.contiguous(p, (4, 4)), View.contiguous(codes, (4, 4)))
+    made = Plan.create([tape])
+    with pytest.raises(errors.UnsupportedError, match="fp8_quantise/1 needs"):
+        Routes(made, 2)
+    routes = Routes(made, 2, gathers=True)
+    assert routes.piece_sender(0, 0) is None
+    assert routes.senders(0, 0) == []
+    assert [routes.route(s, 0).n_load_bytes for s in range(2)] == [24, 8]
+
+
 def test_what_is_refused_is_named() -> None:
     tape = Tape()
     a = tape.add_buffer(BufferKind.SOURCE, "a", DType.F32, (2,))

@@ -251,27 +251,78 @@ static void a_check_of_two_senders_is_refused(void **state)
     fx_fini(&fx);
 }
 
+static heft_view_t block(fx_t *fx)
+{
+    return fx_buffer(fx, HEFT_BUFFER_TEMP, "", HEFT_DTYPE_BF16, "4,4");
+}
+
+/* The parameters w and s of a block. */
+static void quantise(fx_t *fx, heft_view_t t)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_view_t dsts[2] = { fx_buffer(fx, HEFT_BUFFER_TEMP, "", HEFT_DTYPE_F8_E4M3, "4,4"),
+                            fx_buffer(fx, HEFT_BUFFER_TEMP, "", HEFT_DTYPE_F32, "1,1") };
+    EXPECT_STATUS(heft_tape_opaque(fx->tape, "heft.fp8_quantise/1(block=4x4,scale=deepgemm)", dsts,
+                                   2, &t, 1, "q:1", &err),
+                  HEFT_OK);
+    fx_copy(fx, fx_buffer(fx, HEFT_BUFFER_PARAM, "w", HEFT_DTYPE_F8_E4M3, "4,4"), dsts[0], "");
+    fx_copy(fx, fx_buffer(fx, HEFT_BUFFER_PARAM, "s", HEFT_DTYPE_F32, "1,1"), dsts[1], "");
+}
+
+static void quantise_rows(fx_t *fx)
+{
+    const heft_view_t t = block(fx);
+    fx_copy(fx, fx_narrow(t, 0, 0, 3), fx_source(fx, "rank-0.v", "3,4"), "");
+    fx_copy(fx, fx_narrow(t, 0, 3, 4), fx_source(fx, "rank-1.v", "1,4"), "");
+    quantise(fx, t);
+    (void)fx_plan(fx, HEFT_OK);
+}
+
 static void a_kernel_of_two_senders_is_refused(void **state)
 {
     (void)state;
-    heft_error_t err = HEFT_ERROR_INIT;
     fx_t fx;
     fx_init(&fx);
-    heft_view_t w0 = fx_source(&fx, "rank-0.w", "2,4");
-    heft_view_t w1 = fx_source(&fx, "rank-1.w", "2,4");
-    heft_view_t t = fx_buffer(&fx, HEFT_BUFFER_TEMP, "", HEFT_DTYPE_BF16, "4,4");
-    heft_view_t dsts[2] = { fx_buffer(&fx, HEFT_BUFFER_TEMP, "", HEFT_DTYPE_F8_E4M3, "4,4"),
-                            fx_buffer(&fx, HEFT_BUFFER_TEMP, "", HEFT_DTYPE_F32, "1,1") };
-    fx_copy(&fx, fx_narrow(t, 0, 0, 2), w0, "");
-    fx_copy(&fx, fx_narrow(t, 0, 2, 4), w1, "");
-    EXPECT_STATUS(heft_tape_opaque(fx.tape, "heft.fp8_quantise/1(block=4x4,scale=deepgemm)", dsts,
-                                   2, &t, 1, "q:1", &err),
-                  HEFT_OK);
-    fx_copy(&fx, fx_buffer(&fx, HEFT_BUFFER_PARAM, "w", HEFT_DTYPE_F8_E4M3, "4,4"), dsts[0], "");
-    fx_copy(&fx, fx_buffer(&fx, HEFT_BUFFER_PARAM, "s", HEFT_DTYPE_F32, "1,1"), dsts[1], "");
-    (void)fx_plan(&fx, HEFT_OK);
+    quantise_rows(&fx);
     refuse(&fx, NULL, "parameter \"s\": heft.fp8_quantise");
-    refuse(&fx, NULL, "needs \"rank-0.w\" of sender 0 with \"rank-1.w\" of sender 1");
+    refuse(&fx, NULL, "needs \"rank-0.v\" of sender 0 with \"rank-1.v\" of sender 1");
+    fx_fini(&fx);
+}
+
+static void a_kernel_of_two_senders_can_be_the_receivers(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_routes_t *routes = NULL;
+    heft_routes_opts_t opts = HEFT_ROUTES_OPTS_INIT;
+    heft_route_info_t info;
+    uint32_t n = 0;
+    fx_t fx;
+    opts.gathers = 1;
+    fx_init(&fx);
+    quantise_rows(&fx);
+    EXPECT_STATUS(heft_routes_create(fx.plan, NULL, 3, &opts, &routes, &err), HEFT_OK);
+    assert_int_equal(heft_routes_get_piece_sender(routes, 0, 0), HEFT_SENDER_NONE);
+    assert_int_equal(heft_routes_get_piece_sender(routes, 0, 1), HEFT_SENDER_NONE);
+    expect_list(heft_routes_get_param_senders(routes, 0, 0, &n), &n, "");
+    expect_list(heft_routes_get_senders(routes, 0, &n), &n, "0 1"); /* of its inputs */
+    heft_routes_query(routes, 0, 0, &info);
+    assert_int_equal(info.n_bytes, 0);
+    assert_int_equal(info.n_load_bytes, 3 * 4 * 2);
+    heft_routes_query(routes, 1, 0, &info);
+    assert_int_equal(info.n_load_bytes, 4 * 2);
+    heft_routes_destroy(routes);
+    fx_fini(&fx);
+
+    fx_init(&fx); /* an element of its input that nobody can send is no use to it */
+    const heft_view_t t = block(&fx);
+    multiply(&fx, t, fx_source(&fx, "rank-0.w", "4,4"), fx_source(&fx, "rank-1.w", "4,4"));
+    quantise(&fx, t);
+    (void)fx_plan(&fx, HEFT_OK);
+    routes = NULL;
+    EXPECT_STATUS(heft_routes_create(fx.plan, NULL, 3, &opts, &routes, &err), HEFT_ERR_UNSUPPORTED);
+    EXPECT_MESSAGE("parameter \"s\": heft.fp8_quantise/1 needs \"rank-0.w\" of sender 0 with");
+    assert_null(routes);
     fx_fini(&fx);
 }
 
@@ -361,11 +412,13 @@ static void running_out_of_memory_leaves_nothing(void **state)
     fx_t fx;
     fx_init(&fx);
     write_rows(&fx);
-    (void)fx_plan(&fx, HEFT_OK);
+    fx_next(&fx);
+    quantise_rows(&fx);
     const heft_route_load_t load = { .sender = 2, .n_bytes = 1 };
     heft_routes_opts_t opts = HEFT_ROUTES_OPTS_INIT;
     opts.loads = &load;
     opts.n_loads = 1;
+    opts.gathers = 1;
     heft_status_t status = HEFT_ERR_NOMEM;
     for (long k = 0; status != HEFT_OK; k++) {
         heft_error_t err = HEFT_ERROR_INIT;
@@ -399,6 +452,7 @@ int main(void)
         cmocka_unit_test(an_element_of_two_senders_is_refused),
         cmocka_unit_test(a_check_of_two_senders_is_refused),
         cmocka_unit_test(a_kernel_of_two_senders_is_refused),
+        cmocka_unit_test(a_kernel_of_two_senders_can_be_the_receivers),
         cmocka_unit_test(bad_arguments_are_refused),
         cmocka_unit_test(a_route_has_one_digest),
         cmocka_unit_test(running_out_of_memory_leaves_nothing),
