@@ -39,7 +39,8 @@ typedef struct priced {
     heft_routes_t *routes;
     heft_price_t *price; /* NULL without --links */
     uint32_t n_senders, n_receivers, n_replicas;
-    bool is_part; /* of --rank: the other ranks are not in it */
+    int64_t n_gathered; /* bytes of inputs of kernels that a replica's ranks run */
+    bool is_part;       /* of --rank: the other ranks are not in it */
 } priced_t;
 
 static void priced_fini(priced_t *priced)
@@ -72,11 +73,27 @@ static heft_status_t count_senders(const heft_plan_t *plan, uint32_t n_sources, 
     return HEFT_OK;
 }
 
+static int64_t count_gathered(const heft_routes_t *routes, uint32_t rank_index)
+{
+    uint32_t n = 0;
+    int64_t n_bytes = 0;
+    const uint32_t *senders = heft_routes_get_senders(routes, rank_index, &n);
+    for (uint32_t i = 0; i < n; i++) {
+        heft_route_info_t info;
+        heft_routes_query(routes, senders[i], rank_index, &info);
+        n_bytes += info.n_load_bytes;
+    }
+    return n_bytes;
+}
+
 static heft_status_t add_ranks(const cli_job_t *job, priced_t *priced, heft_error_t *err)
 {
     heft_plan_info_t info;
     heft_plan_query(job->plan, &info);
     heft_status_t status = HEFT_OK;
+    for (uint32_t r = 0; r < info.n_ranks; r++) {
+        priced->n_gathered += count_gathered(priced->routes, r);
+    }
     for (uint32_t replica = 0; replica < priced->n_replicas; replica++) {
         for (uint32_t r = 0; r < info.n_ranks && status == HEFT_OK; r++) {
             status = heft_price_add_routes(priced->price, priced->routes, r,
@@ -95,6 +112,8 @@ static int price_plan(const cli_args_t *args, cli_job_t *job, priced_t *priced)
         return code;
     }
     heft_price_opts_t opts = HEFT_PRICE_OPTS_INIT;
+    heft_routes_opts_t routed = HEFT_ROUTES_OPTS_INIT;
+    routed.gathers = 1;
     priced->n_replicas = (uint32_t)cli_number(args, "replicas", 1);
     priced->n_receivers = job->n_ranks * priced->n_replicas;
     priced->is_part = info.n_ranks < job->n_ranks;
@@ -104,7 +123,7 @@ static int price_plan(const cli_args_t *args, cli_job_t *job, priced_t *priced)
     opts.n_replicas = priced->n_replicas;
     opts.in_place = cli_has(args, "in-place");
     if (status == HEFT_OK) {
-        status = heft_routes_create(job->plan, NULL, priced->n_senders, NULL, &priced->routes,
+        status = heft_routes_create(job->plan, NULL, priced->n_senders, &routed, &priced->routes,
                                     &job->err);
     }
     if (status == HEFT_OK) {
@@ -159,6 +178,13 @@ static void print_text(const cli_args_t *args, const cli_job_t *job, const price
     if (priced->price != NULL) {
         cli_price_print(priced->price, priced->n_senders, priced->n_receivers, priced->n_replicas,
                         priced->is_part);
+    }
+    if (priced->n_gathered > 0) {
+        cli_bytes_text(priced->n_gathered, bytes);
+        (void)printf(
+            "kernel inputs   %s of several senders, kept beside parameters by ranks that run "
+            "the kernels\n",
+            bytes);
     }
     for (uint32_t r = 0; cli_has(args, "pieces") && r < info.n_ranks; r++) {
         print_pieces(plan, r, info.first_rank + r);
@@ -217,6 +243,8 @@ static int print_as_json(const cli_args_t *args, const cli_job_t *job, const pri
         (void)json_object_set_new(object, "price",
                                   cli_price_json(priced->price, priced->n_senders,
                                                  priced->n_receivers, priced->is_part, true));
+        (void)json_object_set_new(object, "kernel_input_bytes",
+                                  json_integer((json_int_t)priced->n_gathered));
     }
     return cli_print_json(args, object);
 }

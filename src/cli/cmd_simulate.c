@@ -251,8 +251,10 @@ static heft_status_t add_routes(sim_t *sim, const heft_plan_t *plan, uint32_t ra
 {
     heft_routes_t *routes = NULL;
     heft_plan_info_t info;
+    heft_routes_opts_t opts = HEFT_ROUTES_OPTS_INIT;
+    opts.gathers = 1;
     heft_status_t status =
-        heft_routes_create(plan, NULL, sim->trainer.n_ranks, NULL, &routes, &sim->err);
+        heft_routes_create(plan, NULL, sim->trainer.n_ranks, &opts, &routes, &sim->err);
     for (uint32_t r = first; r < first + n && status == HEFT_OK; r++) {
         status =
             heft_price_add_routes(sim->price, routes, 0, r * sim->engine.n_ranks + rank, &sim->err);

@@ -9,6 +9,20 @@
 
 /* ---- routes ---- */
 
+/* Bytes of what a source sends for the engine's loader. */
+static int64_t count_loaded(const heft__inputs_t *inputs, uint32_t source)
+{
+    int64_t n_bytes = 0;
+    for (uint32_t k = 0; k < inputs->n; k++) {
+        heft_route_info_t route = { .n_bytes = 0 };
+        if (!inputs->is_gathered[k]) {
+            heft_routes_query_param(inputs->routes, source, 0, k, &route);
+        }
+        n_bytes += route.n_bytes; /* no more than all inputs, which lie in one staging */
+    }
+    return n_bytes;
+}
+
 /* What each source sends each rank for the engine's loader. */
 static heft_status_t list_loads(const heft_plan_t *plan, const heft__sources_t *sources,
                                 const heft__inputs_t *inputs, heft_route_load_t **loads_out,
@@ -23,12 +37,11 @@ static heft_status_t list_loads(const heft_plan_t *plan, const heft__sources_t *
         return heft__error_nomem(err, most * sizeof *loads);
     }
     for (uint32_t r = 0; r < info.n_ranks; r++) {
-        for (uint32_t s = 0; s < sources->n && inputs[r].n > 0; s++) {
-            heft_route_info_t route;
-            heft_routes_query(inputs[r].routes, s, 0, &route);
-            if (route.n_bytes > 0) {
+        for (uint32_t s = 0; s < sources->n && inputs[r].n > inputs[r].n_gathered; s++) {
+            const int64_t n_bytes = count_loaded(&inputs[r], s);
+            if (n_bytes > 0) {
                 loads[n++] =
-                    (heft_route_load_t){ .rank_index = r, .sender = s, .n_bytes = route.n_bytes };
+                    (heft_route_load_t){ .rank_index = r, .sender = s, .n_bytes = n_bytes };
             }
         }
     }
@@ -64,6 +77,7 @@ heft_status_t heft__delivery_route(const heft_plan_t *plan, const heft__sources_
         opts.loads = loads;
         opts.names = names;
         opts.others = is_part ? sources->placement : NULL;
+        opts.gathers = 1;
         status = heft_routes_create(plan, NULL, sources->n, &opts, routes_out, err);
     }
     heft__free(loads);

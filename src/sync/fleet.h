@@ -39,7 +39,8 @@ typedef struct heft__family {
     char (*plan_digests)[HEFT__DIGEST_SIZE]; /* of each rank: what both ends compare */
     heft_routes_t *routes;
     heft__reads_t reads;
-    heft__inputs_t *inputs; /* for each rank, likewise below */
+    heft__gathered_t *gathered; /* for each rank, while the family is made */
+    heft__inputs_t *inputs;     /* for each rank, likewise below */
     heft__reads_t *input_reads;
     heft__staging_t *layouts;
     heft__delivery_t *deliveries; /* views of routes, inputs and layouts */

@@ -25,6 +25,9 @@ static void reads_fini(heft__reads_t *reads)
 
 static void rank_fini(heft__family_t *family, uint32_t r)
 {
+    if (family->gathered != NULL) {
+        heft__gathered_fini(&family->gathered[r]);
+    }
     if (family->inputs != NULL) {
         heft__inputs_fini(&family->inputs[r]);
     }
@@ -55,6 +58,7 @@ void heft__family_fini(heft__family_t *family)
     reads_fini(&family->reads);
     heft__free(family->tables);
     heft__free(family->plan_digests);
+    heft__free(family->gathered);
     heft__free(family->inputs);
     heft__free(family->input_reads);
     heft__free(family->input_execs);
@@ -380,12 +384,30 @@ static heft_status_t digest_ranks(const planning_t *p, const heft_plan_t *whole,
     return HEFT_OK;
 }
 
+static heft_status_t gather_ranks(const planning_t *p, const heft_plan_t *whole, heft_error_t *err)
+{
+    heft__family_t *family = family_of(p);
+    heft_status_t status = HEFT_OK;
+    family->gathered = heft__calloc(family->n_ranks, sizeof *family->gathered);
+    if (family->gathered == NULL) {
+        return heft__error_nomem(err, family->n_ranks * sizeof *family->gathered);
+    }
+    for (uint32_t r = 0; r < family->n_ranks && family->from.placement != NULL && status == HEFT_OK;
+         r++) {
+        status = heft__gathered_init(whole, r, family->from.placement, &family->gathered[r], err);
+    }
+    return status;
+}
+
 static heft_status_t plan_family(planning_t *p, heft_error_t *err)
 {
     heft_plan_t *whole = NULL;
     heft_status_t status = prove(p, &whole, err);
     if (status == HEFT_OK) {
         status = digest_ranks(p, whole, err);
+    }
+    if (status == HEFT_OK) {
+        status = gather_ranks(p, whole, err);
     }
     if (status == HEFT_OK && family_of(p)->from.placement == NULL) {
         family_of(p)->plan = whole;
@@ -500,7 +522,10 @@ static heft_status_t make_rank(const heft__fleet_t *fleet, heft__family_t *famil
                                heft_error_t *err)
 {
     heft__inputs_t *inputs = &family->inputs[r];
-    heft_status_t status = heft__inputs_init(family->plan, r, &family->from, inputs, err);
+    heft_status_t status =
+        heft__inputs_init(family->plan, r, &family->from, &family->gathered[r],
+                          family->is_part ? fleet->number : HEFT__ALL_SOURCES, inputs, err);
+    heft__gathered_fini(&family->gathered[r]);
     if (status == HEFT_OK && inputs->n > 0) {
         status = make_reads(fleet, inputs->plan, &family->input_reads[r], err);
     }
@@ -523,13 +548,19 @@ static heft_status_t make_layouts(heft__fleet_t *fleet, heft__family_t *family,
     if (status == HEFT_OK) {
         status = make_reads(fleet, family->plan, &family->reads, err);
     }
+    heft_error_t why = HEFT_ERROR_INIT;
     for (uint32_t r = 0; r < family->n_ranks && status == HEFT_OK; r++) {
-        status = make_rank(fleet, family, r, err);
+        status = make_rank(fleet, family, r, &why);
+        if (status != HEFT_OK) {
+            ADD_PROBLEM(problems, heft__problem_kind_of(status), "%s", why.message);
+            if (err != NULL) {
+                *err = why;
+            }
+        }
     }
     if (status != HEFT_OK) {
         return status;
     }
-    heft_error_t why = HEFT_ERROR_INIT;
     status = heft__delivery_route(family->plan, &family->from, family->inputs, family->is_part,
                                   &family->routes, &why);
     if (status != HEFT_OK) {

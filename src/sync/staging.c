@@ -137,7 +137,7 @@ heft_status_t heft__staging_init_plan(const heft_plan_t *plan, uint32_t rank_ind
     return finish(&staging, staging_out, err);
 }
 
-heft_status_t heft__staging_expect(const heft__staging_t *staging, const heft_plan_t *plan,
+heft_status_t heft__staging_expect(const heft__staging_t *staging, const heft_routes_t *sent,
                                    uint32_t rank_index, heft__route_t **routes_out,
                                    heft__expect_t *expect_out, heft_error_t *err)
 {
@@ -147,12 +147,12 @@ heft_status_t heft__staging_expect(const heft__staging_t *staging, const heft_pl
         return heft__error_nomem(err, n * sizeof *routes);
     }
     for (uint32_t i = 0; i < staging->n_entries; i++) {
-        uint64_t n_pieces = 1; /* an input is sent as it is */
+        uint32_t n_senders = 1; /* an input is sent as it is */
         if (i < staging->n_params) {
-            (void)heft_plan_get_param_pieces(plan, rank_index, i, &n_pieces);
+            (void)heft_routes_get_param_senders(sent, rank_index, i, &n_senders);
         }
         routes[i] = (heft__route_t){ .offset = staging->offsets[i],
-                                     .bytes = n_pieces > 0 ? staging->sizes[i] : 0 };
+                                     .bytes = n_senders > 0 ? staging->sizes[i] : 0 };
     }
     *routes_out = routes;
     *expect_out = (heft__expect_t){ .routes = routes,

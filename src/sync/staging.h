@@ -41,11 +41,11 @@ HEFT_MUST_CHECK heft_status_t heft__staging_init_plan(const heft_plan_t *plan, u
                                                       heft_error_t *err);
 void heft__staging_fini(heft__staging_t *staging);
 
-/* What is expected of transports that send in chunks, of one sender that sends all that pieces
- * write: one route for each entry, in order; those of parameters that no piece writes are empty.
- * *routes_out is the caller's (heft__free). */
+/* What is expected of transports that send in chunks, of one sender that sends all that anybody
+ * does: one route for each entry, in order; those of parameters of which nobody sends anything are
+ * empty. *routes_out is the caller's (heft__free). */
 HEFT_MUST_CHECK heft_status_t heft__staging_expect(const heft__staging_t *staging,
-                                                   const heft_plan_t *plan, uint32_t rank_index,
+                                                   const heft_routes_t *sent, uint32_t rank_index,
                                                    heft__route_t **routes_out,
                                                    heft__expect_t *expect_out, heft_error_t *err);
 

@@ -129,7 +129,7 @@ static heft_status_t put_params(heft__feed_t *feed, heft__remote_t *remote, heft
     heft__route_t *routes = NULL;
     heft__expect_t expect;
     heft_status_t status =
-        heft__staging_expect(&sub->work.layout, sub->work.plan, 0, &routes, &expect, err);
+        heft__staging_expect(&sub->work.layout, sub->work.routes, 0, &routes, &expect, err);
     for (uint32_t i = 0; i < sub->n_params && status == HEFT_OK; i++) {
         status = put_param(&sending, &expect, token, i, err);
     }

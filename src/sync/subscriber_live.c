@@ -22,20 +22,28 @@ bool heft__subscriber_is_flagged(const heft_subscriber_t *sub, uint32_t i)
            (sub->destination.params[i].flags & HEFT_PARAM_RECORDED) != 0;
 }
 
+static const char *entry_kind(const heft_subscriber_t *sub, uint32_t entry)
+{
+    if (entry < sub->n_params) {
+        return "parameter";
+    }
+    return sub->work.inputs.is_gathered[entry - sub->n_params] ? "kernel input" : "loader input";
+}
+
 static const char *entry_name(const heft_subscriber_t *sub, uint32_t entry)
 {
     return entry < sub->n_params ? heft__subscriber_get_param_name(sub, entry)
-                                 : sub->work.load_inputs[entry - sub->n_params].name;
+                                 : sub->work.inputs.items[entry - sub->n_params].name;
 }
 
 heft_status_t heft__subscriber_digest_error(const heft_subscriber_t *sub, uint32_t entry,
                                             const char *where, uint64_t got, uint64_t expected,
                                             heft_error_t *err)
 {
-    return heft__error_set(
-        err, HEFT_ERR_DIGEST, "%s \"%.120s\": digest %016llx %s, %016llx expected",
-        entry < sub->n_params ? "parameter" : "loader input", entry_name(sub, entry),
-        (unsigned long long)got, where, (unsigned long long)expected);
+    return heft__error_set(err, HEFT_ERR_DIGEST,
+                           "%s \"%.120s\": digest %016llx %s, %016llx expected",
+                           entry_kind(sub, entry), entry_name(sub, entry), (unsigned long long)got,
+                           where, (unsigned long long)expected);
 }
 
 heft_status_t heft__subscriber_hook_error(heft_subscriber_t *sub, const char *name, int64_t version,
@@ -236,15 +244,17 @@ static void restore_cold(heft_subscriber_t *sub)
 heft_status_t heft__subscriber_load(heft_subscriber_t *sub, int64_t version, heft_error_t *err)
 {
     heft__work_t *work = &sub->work;
-    if (work->inputs.n == 0) {
+    if (work->n_load_inputs == 0) {
         return HEFT_OK;
     }
-    for (uint32_t k = 0; k < work->inputs.n; k++) {
-        work->load_inputs[k].data =
-            sub->window->ptr + work->layout.offsets[work->layout.n_params + k];
+    for (uint32_t k = 0, at = 0; k < work->inputs.n; k++) {
+        if (!work->inputs.is_gathered[k]) {
+            work->load_inputs[at++].data =
+                sub->window->ptr + work->layout.offsets[work->layout.n_params + k];
+        }
     }
     restore_cold(sub);
-    if (sub->hooks.load(sub->hooks.arg, work->load_inputs, work->inputs.n) != 0) {
+    if (sub->hooks.load(sub->hooks.arg, work->load_inputs, work->n_load_inputs) != 0) {
         return heft__subscriber_hook_error(sub, "load", version, err);
     }
     heft_status_t status = heft__subscriber_check_addresses(sub, err);

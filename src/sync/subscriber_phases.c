@@ -105,7 +105,7 @@ static heft_status_t expect_feed(heft_subscriber_t *sub, heft_error_t *err)
     heft__route_t *routes = NULL;
     heft__expect_t expect;
     heft_status_t status =
-        heft__staging_expect(&sub->work.layout, sub->work.plan, 0, &routes, &expect, err);
+        heft__staging_expect(&sub->work.layout, sub->work.routes, 0, &routes, &expect, err);
     if (status == HEFT_OK) {
         const heft__delivery_t delivery = heft__work_delivery(&sub->work);
         expect.name_of = name_of_entry;
@@ -196,9 +196,8 @@ static heft_status_t add_shares(heft_subscriber_t *sub, const char *digest, uint
     status = heft__digests_decode(text, n, plan, &set, err);
     heft__free(text);
     if (status == HEFT_OK && set.n_params != sub->work.layout.n_entries) {
-        status = heft__error_set(err, HEFT_ERR_DIGEST,
-                                 "%u digests for %u parameters and %u loader inputs", set.n_params,
-                                 sub->n_params, sub->work.inputs.n);
+        status = heft__error_set(err, HEFT_ERR_DIGEST, "%u digests for %u parameters and %u inputs",
+                                 set.n_params, sub->n_params, sub->work.inputs.n);
     }
     for (uint32_t i = 0; status == HEFT_OK && i < set.n_params; i++) {
         sub->work.expected[i] ^= set.params[i];
@@ -304,6 +303,7 @@ static void note_arrival(heft_subscriber_t *sub, int64_t verify_ns)
     for (uint32_t i = 0; i < sub->work.layout.n_entries; i++) {
         bytes += sub->work.moved[i]; /* bounded by the bytes of staging */
     }
+    bytes -= sub->work.kernels.n_bytes; /* made here */
     heft__report_t *report = heft__member_lock(sub->member);
     report->counters.bytes = bytes;
     report->counters.pieces = (int64_t)n_pieces;
@@ -318,6 +318,10 @@ static void do_verify(heft_subscriber_t *sub, const heft__order_t *order)
     uint32_t bad = sub->work.layout.n_entries;
     heft_status_t status = collect_expected(sub, order, &err);
     if (status == HEFT_OK) {
+        status = heft__kernels_run(&sub->work.kernels, &sub->work.layout, &sub->work.inputs,
+                                   sub->window->ptr, sub->n_threads, sub->work.expected, &err);
+    }
+    if (status == HEFT_OK) {
         bad = compare_staged(sub);
         if (bad < sub->work.layout.n_entries) {
             status = heft__subscriber_digest_error(sub, bad, "arrived", sub->work.arrived[bad],
@@ -329,7 +333,7 @@ static void do_verify(heft_subscriber_t *sub, const heft__order_t *order)
                             .tensor = bad < sub->n_params
                                           ? heft__subscriber_get_param_name(sub, bad)
                                       : bad < sub->work.layout.n_entries
-                                          ? sub->work.load_inputs[bad - sub->n_params].name
+                                          ? sub->work.inputs.items[bad - sub->n_params].name
                                           : NULL };
     heft__member_conclude(sub->member, status == HEFT_OK ? HEFT__RESULT_OK : HEFT__RESULT_FAILED,
                           HEFT__STATE_STAGED, &err, &blame);
@@ -689,7 +693,7 @@ static void do_live(heft_subscriber_t *sub)
         heft__live_t live = { .version = heft_subscriber_get_version(sub),
                               .set = { .params = sub->measured, .n_params = sub->n_params },
                               .is_recorded =
-                                  sub->kept != NULL ? sub->kept : sub->work.roles.is_recorded,
+                                  sub->kept != NULL ? sub->kept : sub->work.roles.is_vouched,
                               .recorded = sub->digests };
         memcpy(live.set.plan, sub->work.digest, sizeof live.set.plan);
         if (heft__subscriber_check_live(sub, sub->work.roles.is_watched, sub->digests, &why) !=

@@ -22,6 +22,7 @@ static void roles_fini(heft__roles_t *roles)
     heft__free(roles->is_recorded);
     heft__free(roles->is_grouped);
     heft__free(roles->is_watched);
+    heft__free(roles->is_vouched);
     *roles = (heft__roles_t){ .is_direct = NULL };
 }
 
@@ -39,6 +40,7 @@ void heft__work_fini(heft__work_t *work)
     heft__free(work->arrived);
     heft__free(work->expected);
     heft_routes_destroy(work->routes);
+    heft__kernels_fini(&work->kernels);
     heft__inputs_fini(&work->inputs);
     heft__staging_fini(&work->layout);
     heft_plan_destroy(work->plan);
@@ -64,6 +66,7 @@ static heft_status_t alloc_work(heft__work_t *work, heft_error_t *err)
     roles->is_recorded = heft__calloc(n_params, sizeof *roles->is_recorded);
     roles->is_grouped = heft__calloc(n_params, sizeof *roles->is_grouped);
     roles->is_watched = heft__calloc(n_params, sizeof *roles->is_watched);
+    roles->is_vouched = heft__calloc(n_params, sizeof *roles->is_vouched);
     work->load_inputs = heft__calloc((size_t)work->inputs.n + 1, sizeof *work->load_inputs);
     work->masks = heft__calloc(n, sizeof *work->masks);
     work->moved = heft__calloc(n, sizeof *work->moved);
@@ -72,8 +75,9 @@ static heft_status_t alloc_work(heft__work_t *work, heft_error_t *err)
     work->expected = heft__calloc(n, sizeof *work->expected);
     const bool ok = roles->is_direct != NULL && roles->is_recorded != NULL &&
                     roles->is_grouped != NULL && roles->is_watched != NULL &&
-                    work->load_inputs != NULL && work->masks != NULL && work->moved != NULL &&
-                    work->staged != NULL && work->arrived != NULL && work->expected != NULL;
+                    roles->is_vouched != NULL && work->load_inputs != NULL && work->masks != NULL &&
+                    work->moved != NULL && work->staged != NULL && work->arrived != NULL &&
+                    work->expected != NULL;
     return ok ? HEFT_OK : heft__error_nomem(err, n * sizeof *work->arrived);
 }
 
@@ -128,6 +132,25 @@ static heft_status_t check_loader(const heft_subscriber_t *sub, const heft__work
     return heft__error_set(
         err, HEFT_ERR_UNSUPPORTED, "only the engine's loader can write %s (%s): %s", names, op->op,
         sub->in_place ? "in place there is no staging for what it needs" : "there is no load hook");
+}
+
+/* The inputs of what is run here need staging. */
+static heft_status_t check_kernels(const heft_subscriber_t *sub, const heft__work_t *work,
+                                   heft_error_t *err)
+{
+    uint32_t param = 0;
+    uint32_t n = 0;
+    if (!sub->in_place || work->kernels.plan == NULL) {
+        return HEFT_OK;
+    }
+    while (param + 1 < sub->n_params && !heft__kernels_write(&work->kernels, param)) {
+        param++;
+    }
+    const char *op = heft_plan_get_opaques(work->kernels.plan, 0, &n)->op;
+    return heft__error_set(err, HEFT_ERR_UNSUPPORTED,
+                           "parameter \"%.80s\": no source holds all that %.*s needs, and in place "
+                           "there is no staging for what several send",
+                           heft__subscriber_get_param_name(sub, param), (int)strcspn(op, "("), op);
 }
 
 /* Parameters are those of the manifest, in its order. */
@@ -197,6 +220,7 @@ static heft_status_t assign_roles(const heft_subscriber_t *sub, heft__work_t *wo
                                 (is_derived && sub->hooks.flipped != NULL);
         roles->is_grouped[i] = inputs->n > 0 && inputs->is_grouped[i];
         roles->is_watched[i] = roles->is_direct[i] || roles->is_recorded[i];
+        roles->is_vouched[i] = roles->is_recorded[i] || heft__kernels_write(&work->kernels, i);
         work->moved[i] = roles->is_direct[i] ? work->layout.sizes[i] : 0;
     }
     for (uint32_t i = work->layout.n_params; i < work->layout.n_entries; i++) {
@@ -205,13 +229,12 @@ static heft_status_t assign_roles(const heft_subscriber_t *sub, heft__work_t *wo
     return HEFT_OK;
 }
 
-static heft_status_t fill_work(const heft_subscriber_t *sub, const heft_exception_t *exceptions,
-                               uint32_t n_exceptions, heft__work_t *work, heft_error_t *err)
+/* What is sent here, and what is run here. */
+static heft_status_t make_delivery(const heft_subscriber_t *sub, heft__gathered_t *gathered,
+                                   heft__work_t *work, heft_error_t *err)
 {
-    heft_status_t status = check_params(sub, work->plan, err);
-    if (status == HEFT_OK) {
-        status = heft__inputs_init(work->plan, 0, &work->sources, &work->inputs, err);
-    }
+    heft_status_t status = heft__inputs_init(work->plan, 0, &work->sources, gathered,
+                                             HEFT__ALL_SOURCES, &work->inputs, err);
     if (status == HEFT_OK) {
         status = check_loader(sub, work, err);
     }
@@ -223,11 +246,27 @@ static heft_status_t fill_work(const heft_subscriber_t *sub, const heft_exceptio
                                       &work->routes, err);
     }
     if (status == HEFT_OK) {
+        status = heft__kernels_init(gathered, work->plan, work->routes, &work->kernels, err);
+    }
+    return status == HEFT_OK ? check_kernels(sub, work, err) : status;
+}
+
+static heft_status_t fill_work(const heft_subscriber_t *sub, heft__gathered_t *gathered,
+                               const heft_exception_t *exceptions, uint32_t n_exceptions,
+                               heft__work_t *work, heft_error_t *err)
+{
+    heft_status_t status = check_params(sub, work->plan, err);
+    if (status == HEFT_OK) {
+        status = make_delivery(sub, gathered, work, err);
+    }
+    if (status == HEFT_OK) {
         status = alloc_work(work, err);
     }
     if (status == HEFT_OK) {
         for (uint32_t k = 0; k < work->inputs.n; k++) {
-            work->load_inputs[k] = work->inputs.items[k];
+            if (!work->inputs.is_gathered[k]) {
+                work->load_inputs[work->n_load_inputs++] = work->inputs.items[k];
+            }
         }
         status = assign_roles(sub, work, exceptions, n_exceptions, err);
     }
@@ -250,6 +289,32 @@ static heft_status_t prove(const heft_subscriber_t *sub, const heft_tape_t *tape
     }
     heft__report_log_warnings(report, "subscriber", heft__mapping_get_name(&sub->mapping));
     heft_report_destroy(report);
+    return status;
+}
+
+/* Kernels of which no source holds all inputs. Their pieces are repeated as they are over whole
+ * tensors, which both ends know. */
+static heft_status_t gather(const heft_subscriber_t *sub, const heft__work_t *work,
+                            const heft_tape_t *placed, const heft_exception_t *exceptions,
+                            uint32_t n_exceptions, heft__gathered_t *gathered_out,
+                            heft_error_t *err)
+{
+    heft_plan_opts_t opts = HEFT_PLAN_OPTS_INIT;
+    heft_plan_t *whole = NULL;
+    uint32_t n_ops = 0;
+    (void)heft_plan_get_opaques(work->plan, 0, &n_ops);
+    if (work->sources.placement == NULL || n_ops == 0) {
+        return HEFT_OK;
+    }
+    const heft_tape_t *const tapes[1] = { heft__tape_get_unplaced(placed) };
+    opts.exceptions = exceptions;
+    opts.n_exceptions = n_exceptions;
+    opts.partial = 1;
+    heft_status_t status = heft_plan_create(tapes, 1, sub->rank, &opts, &whole, NULL, err);
+    if (status == HEFT_OK) {
+        status = heft__gathered_init(whole, 0, work->sources.placement, gathered_out, err);
+    }
+    heft_plan_destroy(whole);
     return status;
 }
 
@@ -278,6 +343,7 @@ static heft_status_t make_work(const heft_subscriber_t *sub, heft__problems_t *p
     const heft__sources_t *sources = &work->sources;
     const heft_tape_t *tape = NULL;
     heft_exception_t *exceptions = NULL;
+    heft__gathered_t gathered = { .n_ops = 0 };
     uint32_t n_exceptions = 0;
     heft_status_t status = make_tape(sub, sources, problems, &tape, err);
     if (status == HEFT_OK) {
@@ -288,11 +354,15 @@ static heft_status_t make_work(const heft_subscriber_t *sub, heft__problems_t *p
         status = prove(sub, tape, exceptions, n_exceptions, problems, &work->plan, err);
     }
     if (status == HEFT_OK) {
+        status = gather(sub, work, tape, exceptions, n_exceptions, &gathered, err);
+    }
+    if (status == HEFT_OK) {
         char placed[HEFT__DIGEST_SIZE];
         heft__sources_digest(sources, placed);
         heft__sources_digest_plan(work->plan, 0, placed, work->digest);
-        status = fill_work(sub, exceptions, n_exceptions, work, err);
+        status = fill_work(sub, &gathered, exceptions, n_exceptions, work, err);
     }
+    heft__gathered_fini(&gathered);
     heft_exceptions_free(exceptions);
     heft__mapping_release(&sub->mapping, tape);
     return status;

@@ -9,6 +9,7 @@
 #include "heft/sync.h"
 #include "sync/delivery.h"
 #include "sync/inputs.h"
+#include "sync/kernels.h"
 #include "sync/mapping.h"
 #include "sync/member.h"
 #include "sync/offer.h"
@@ -32,6 +33,8 @@ typedef struct heft__roles {
     bool *is_recorded; /* measured after `flipped`: the engine writes or changes it */
     bool *is_grouped;  /* direct, and the loader is given what it is made of */
     bool *is_watched;  /* has a digest: direct or recorded */
+    bool *
+        is_vouched; /* recorded, or made here of several sources: none of them can say its digest */
 } heft__roles_t;
 
 /* What is made of a plan, and room for what a round brings. Before the first plan: the layout. */
@@ -41,15 +44,17 @@ typedef struct heft__work {
     char digest[HEFT__DIGEST_SIZE]; /* what its sources compare it by */
     heft_routes_t *routes;
     heft__inputs_t inputs;
+    heft__kernels_t kernels; /* what is run here */
     heft__staging_t layout;
     heft__roles_t roles;
     heft_input_t *load_inputs; /* what the loader is given; data are set when it is */
-    heft__mask_t *masks;       /* of each entry: what rounds leave alone */
-    uint8_t *scratch;          /* for the largest strided parameter with a mask; NULL: none */
-    int64_t *moved;            /* bytes of each entry that count: all or 0 */
-    const void **staged;       /* where each entry lies in staging, while it is verified */
-    uint64_t *arrived;         /* digests of what is staged */
-    uint64_t *expected;        /* from the sources, shares combined */
+    uint32_t n_load_inputs;
+    heft__mask_t *masks; /* of each entry: what rounds leave alone */
+    uint8_t *scratch;    /* for the largest strided parameter with a mask; NULL: none */
+    int64_t *moved;      /* bytes of each entry that count: all or 0 */
+    const void **staged; /* where each entry lies in staging, while it is verified */
+    uint64_t *arrived;   /* digests of what is staged */
+    uint64_t *expected;  /* from the sources, shares combined */
 } heft__work_t;
 
 typedef struct heft__feed heft__feed_t;   /* sending to those that join late */

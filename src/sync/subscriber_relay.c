@@ -352,7 +352,7 @@ static heft_status_t add_lane(heft__relay_t *relay, const heft__peer_t *peer, he
 static heft_status_t make(heft__relay_t *relay, const heft__order_t *order, heft_error_t *err)
 {
     const heft_subscriber_t *sub = relay->sub;
-    heft_status_t status = heft__staging_expect(&sub->work.layout, sub->work.plan, 0,
+    heft_status_t status = heft__staging_expect(&sub->work.layout, sub->work.routes, 0,
                                                 &relay->routes, &relay->expect, err);
     if (status == HEFT_OK) {
         status = find_packed(relay, !order->relayed && sub->packing.n_packed > 0, err);

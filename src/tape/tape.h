@@ -52,6 +52,12 @@ struct heft_tape {
     bool is_narrow; /* and makes no more of what the second has for sources than it reads */
 };
 
+/* The tape that a placed one was made of, and keeps; any other one itself. */
+static inline const heft_tape_t *heft__tape_get_unplaced(const heft_tape_t *tape)
+{
+    return tape->is_placed ? tape->second : tape;
+}
+
 /* Whose tape it is, for messages. */
 heft_status_t heft__tape_set_title(heft_tape_t *tape, const char *title, heft_error_t *err);
 

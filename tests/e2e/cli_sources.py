@@ -11,18 +11,26 @@ from cli_rounds import DEADLINE_S, RECIPE, TP, Process
 from cli_support import HEFT, Case, read_checkpoint, write_dense_model
 
 
-class Sources(Case):
+class Fleet(Case):
+    """A coordinator, an engine of TP ranks, and sources that each hold a share of the rows."""
+
+    recipe = RECIPE
+    coordinator_args = ()
+
     def setUp(self):
         super().setUp()
         self.model = self.dir / "model"
-        write_dense_model(self.model)
-        self.coordinator = Process(self, "coordinator", "--contact-ms", "3000")
+        self.write_model(self.model)
+        self.coordinator = Process(self, "coordinator", "--contact-ms", "3000", *self.coordinator_args)
         self.url = self.coordinator.wait_line(lambda line: line.startswith("http://"))
         self.engines = [self.serve(rank) for rank in range(TP)]
 
+    def write_model(self, folder):
+        write_dense_model(folder)
+
     def serve(self, rank, *more):
         process = Process(
-            self, "serve", "--url", self.url, *RECIPE, "--model", self.model, "--rank", rank, "--json", "--readers", 1, *more
+            self, "serve", "--url", self.url, *self.recipe, "--model", self.model, "--rank", rank, "--json", "--readers", 1, *more
         )
         process.wait_event("registered")
         return process
@@ -81,14 +89,17 @@ class Sources(Case):
         """Every parameter of every engine, byte by byte, as the same recipe converts files."""
         out = self.dir / f"converted-{model.name}"
         if not out.exists():
-            self.heft("convert", model, out, *RECIPE)
-        for rank, process in enumerate(self.engines):
+            self.heft("convert", model, out, *self.recipe)
+        for i, process in enumerate(self.engines):
+            rank = i % TP
             contents = list(self.private_memory(process))
             for name, (_, _, raw) in read_checkpoint(out / f"rank-{rank}").items():
                 self.assertTrue(any(raw in content for content in contents), f"{name} rank {rank}")
         live = self.json("verify", "--live", "--url", self.url)
-        self.assertEqual([m["match"] for m in live["live"]], [True] * TP)
+        self.assertEqual([m["match"] for m in live["live"]], [True] * len(self.engines))
 
+
+class Sources(Fleet):
     def test_four_ranks_to_two_engines(self):
         result = self.push(4, 1)
         self.assertEqual((result["state"], result["destinations"]), ("committed", TP))

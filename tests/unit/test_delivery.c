@@ -5,6 +5,7 @@
  */
 #include "heft_test.h"
 
+#include "plan/plan.h"
 #include "sync/delivery.h"
 #include "sync/holders.h"
 #include "tape_builder.h"
@@ -103,7 +104,9 @@ static void end_fini(end_t *end)
 static heft_status_t end_init(const env_t *e, uint32_t sender, end_t *end, heft_error_t *err)
 {
     *end = (end_t){ .routes = NULL };
-    heft_status_t status = heft__inputs_init(e->plan, 0, &e->sources, &end->inputs, err);
+    heft__gathered_t gathered = { .n_ops = 0 };
+    heft_status_t status =
+        heft__inputs_init(e->plan, 0, &e->sources, &gathered, HEFT__ALL_SOURCES, &end->inputs, err);
     if (status == HEFT_OK) {
         status = heft__staging_init_plan(e->plan, 0, &end->inputs, &end->layout, err);
     }
