@@ -76,13 +76,17 @@ static void add_problem(side_t *side, const char *text, size_t n)
                               "%.*s", (int)n, text);
 }
 
-/* Sources are told apart by replica and rank alone: those of another job are of another model. */
+/* A round has one version for all. Members of another job are of another model: sources are told
+ * apart by replica and rank alone, and engines would be given weights that are not theirs. */
 static void check_jobs(side_t *side)
 {
-    const heft__entry_t *first = side->c->entries[side->slots[0]];
-    for (uint32_t i = 1; i < side->n; i++) {
-        const heft__entry_t *other = side->c->entries[side->slots[i]];
-        if (strcmp(first->identity.job, other->identity.job) != 0) {
+    const heft_coordinator_t *c = side->c;
+    const heft__entry_t *first = c->entries[side->slots[0]];
+    for (uint32_t i = 0; i < c->round.n_members; i++) {
+        const heft__round_member_t *m = &c->round.members[i];
+        const heft__entry_t *other = c->entries[i];
+        if (m->used && m->in_round && other != NULL &&
+            strcmp(first->identity.job, other->identity.job) != 0) {
             (void)!heft__problems_add(&side->c->entries[side->slots[0]]->problems,
                                       HEFT__PROBLEM_SIDE, NULL,
                                       "%s and %s are of two jobs: a coordinator serves one at a "

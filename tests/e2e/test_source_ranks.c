@@ -174,6 +174,32 @@ static void sources_of_two_jobs_are_refused(void **state)
     pf_stop(&fleet);
 }
 
+/* Engines of another trainer, whose model may fit: they keep what they have. */
+static void engines_of_another_job_are_refused(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    pf_fleet_t fleet;
+    fm_side_t params;
+    heft_subscriber_t *sub = NULL;
+    pf_start(&fleet, &small);
+    fm_params_init(&fleet.model, &params);
+    heft_subscriber_opts_t opts = HEFT_SUBSCRIBER_OPTS_INIT;
+    opts.url = heft_coordinator_get_url(fleet.coordinator);
+    opts.job = "other";
+    EXPECT_STATUS(heft_subscriber_create(&opts, fleet.model.recipe, fleet.model.bindings,
+                                         params.manifest, params.data, &sub, &err),
+                  HEFT_OK);
+    EXPECT_STATUS(pf_push(&fleet, 1, NULL, &err), HEFT_ERR_PROOF);
+    EXPECT_MESSAGE("source.heft.0.0 and destination.other.0.0 are of two jobs");
+    pf_expect_version(&fleet, 0);
+    heft_subscriber_destroy(sub);
+    EXPECT_STATUS(pf_push(&fleet, 1, NULL, &err), HEFT_OK);
+    pf_expect_version(&fleet, 1);
+    fm_side_fini(&params);
+    pf_stop(&fleet);
+}
+
 /* One that is alone may be any rank, if it is told to begin. */
 static void another_rank_begins_if_it_is_told_to(void **state)
 {
@@ -264,6 +290,7 @@ int main(void)
         cmocka_unit_test(ranks_that_are_missing_are_named_and_no_round_begins),
         cmocka_unit_test(ranks_of_replicas_are_counted_together),
         cmocka_unit_test(sources_of_two_jobs_are_refused),
+        cmocka_unit_test(engines_of_another_job_are_refused),
         cmocka_unit_test(another_rank_begins_if_it_is_told_to),
         cmocka_unit_test(a_round_that_a_client_begins_is_joined),
         cmocka_unit_test(a_refused_report_is_warned_of),
