@@ -240,6 +240,8 @@ int64_t cli_mono_ns(void);
 
 /* SIGINT and SIGTERM set a flag, which cli_progress_tick turns into a cancel. */
 void cli_catch_signals(void);
+/* A file that is mapped and is cut while it is read ends the command, with a line that names it. */
+void cli_catch_bus_errors(const char *name);
 bool cli_is_interrupted(void);
 
 #endif

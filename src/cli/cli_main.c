@@ -62,6 +62,7 @@ static int run(const cli_command_t *command, int argc, char **argv)
     if (code == CLI_OK && args.wants_help) {
         cli_help_command(stdout, command);
     } else if (code == CLI_OK) {
+        cli_catch_bus_errors(command->name);
         code = cli_log_set_up(&args);
         code = code == CLI_OK ? command->run(&args) : code;
     }

@@ -2,6 +2,7 @@
 """coordinator, serve, push, status, verify --live: real processes on loopback, ports from the kernel."""
 import json
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -88,6 +89,27 @@ class Rounds(Case):
     def push(self, version, model=None, code=0, *more):
         args = (model or self.model, "--url", self.url, "--version", version, "--wait-for", TP, *more)
         return self.json("push", *args, code=code)
+
+    def test_a_checkpoint_that_is_cut_while_it_is_pushed(self):
+        """What is mapped and gone is a bus error: one line names the file, and the fleet keeps what it has."""
+        ranks = [self.serve(rank) for rank in range(TP)]
+        self.push(1)
+        trained = self.dir / "trained"
+        write_dense_model(trained, start=20000)
+        share = ("--url", self.url, "--version", "2", "--split", "--ranks", "2", "--rank")
+        push = Process(self, "push", trained, *share, "0")
+        end = time.monotonic() + DEADLINE_S
+        while not any(m["role"] == "source" for m in self.json("status", "--url", self.url)["members"]):
+            self.assertLess(time.monotonic(), end, push.errors)
+        whole = shutil.copytree(trained, self.dir / "whole")
+        (trained / "model.safetensors").write_bytes(b"")  # while it waits for rank 1
+        other = Process(self, "push", whole, *share, "1")
+        self.assertEqual(push.child.wait(DEADLINE_S), 4, push.errors)
+        push.kill()
+        self.assertEqual(push.errors[-1], f"heft push: {trained}/model.safetensors: it has become shorter since it was opened, or its disk failed")
+        self.assertEqual(other.child.wait(DEADLINE_S), 5)
+        self.assertEqual(self.json("status", "--url", self.url)["committed_version"], 1)
+        self.assertEqual([process.stop() for process in ranks], [0] * TP)
 
     def test_a_name_cut_inside_a_character_costs_no_error(self):
         """The message is cut somewhere in a long name that is not ASCII: JSON has the error all the same."""
