@@ -343,11 +343,26 @@ static heft_status_t begin(heft_publisher_t *pub, heft__http_t *http, int64_t ve
 
 /* ---- push ---- */
 
-static heft_status_t push_over(heft_publisher_t *pub, heft__http_t *http, int64_t version,
-                               heft_push_result_t *result, heft_error_t *err)
+/* Nothing was sent, because a destination is not where it was: its staging has grown for what these
+ * sources hold. All ranks read this of the round, so all of them push again. */
+static bool has_moved(const heft__outcome_t *outcome)
+{
+    char id[HEFT__ROUND_TEXT_SIZE];
+    if (strcmp(outcome->state, "aborted") != 0 || outcome->cause.status != HEFT_ERR_STALE) {
+        return false;
+    }
+    heft__round_id_format(outcome->round, id);
+    heft__log(HEFT_LOG_INFO, "publisher", "round %s: %s: %s; once more", id, outcome->cause_member,
+              outcome->cause.cause);
+    return true;
+}
+
+/* One round, from its begin to its end. */
+static heft_status_t push_round(heft_publisher_t *pub, heft__http_t *http, int64_t version,
+                                heft_push_result_t *result, heft__outcome_t *outcome_out,
+                                heft_error_t *err)
 {
     heft__round_id_t round = { 0 };
-    heft__outcome_t outcome;
     heft_status_t status = pub->begins
                                ? begin(pub, http, version, &round, err)
                                : heft__publisher_await_round(pub, http, version, &round, err);
@@ -356,12 +371,26 @@ static heft_status_t push_over(heft_publisher_t *pub, heft__http_t *http, int64_
     }
     result->round_epoch = round.epoch;
     result->round_seq = round.seq;
-    status = follow_round(pub, http, round, &outcome, err);
+    status = follow_round(pub, http, round, outcome_out, err);
     if (status != HEFT_OK) {
         give_up(pub, http, round);
         return status;
     }
-    fill_result(&outcome, result);
+    fill_result(outcome_out, result);
+    return HEFT_OK;
+}
+
+static heft_status_t push_over(heft_publisher_t *pub, heft__http_t *http, int64_t version,
+                               heft_push_result_t *result, heft_error_t *err)
+{
+    heft__outcome_t outcome;
+    heft_status_t status = push_round(pub, http, version, result, &outcome, err);
+    if (status == HEFT_OK && has_moved(&outcome)) {
+        status = push_round(pub, http, version, result, &outcome, err);
+    }
+    if (status != HEFT_OK) {
+        return status;
+    }
     return strcmp(outcome.state, "committed") == 0 ? HEFT_OK : explain(&outcome, err);
 }
 
