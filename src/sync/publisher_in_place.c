@@ -237,14 +237,15 @@ static void give_up(sender_t *s, stream_t *stream, heft_status_t status, const h
     }
 }
 
-/* A look at every receiver; *moved_out: something was sent, *open_out: something is left. */
+/* A look at every receiver; *moved_out: something was sent, *open_out: something is left. Each
+ * source begins with another, so that they do not all send to the same one. */
 static void serve_once(sender_t *s, stream_t *streams, uint32_t n, bool *moved_out, bool *open_out,
                        heft_status_t *first, heft_error_t *err)
 {
     *moved_out = false;
     *open_out = false;
     for (uint32_t i = 0; i < n; i++) {
-        stream_t *stream = &streams[i];
+        stream_t *stream = &streams[(s->pub->fleet.number + i) % n];
         heft_error_t why = HEFT_ERROR_INIT;
         if (stream->is_over) {
             continue;
