@@ -11,6 +11,7 @@ role. Then it is gone, what died is started again, and:
 - whoever serves, serves one version whole: `heft verify --live` compares the digests;
 - where the push failed, its cause names the member that was hit, or the coordinator;
 - version 3 is pushed, with the claims that heft asks for and no others, and is live everywhere;
+- nobody has ended by a signal that was not sent to it;
 - a process that was there all the time has the threads and descriptors that it had after version 1, and at the end no host has
   anything in /dev/shm or a socket that is open.
 
@@ -42,6 +43,8 @@ CREEP = "4mbit"  # too slow for weights, not for orders; a chunk takes 2 s, less
 BLIP_S = 1.5  # shorter than any deadline
 STILL_S = 150  # for threads and descriptors to go: the network takes its time to find out who is no more
 
+CRASHES = [-number for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)]
+
 # what is done, and what is undone when its time is over
 FAULTS = {
     "kill": "kill -9",
@@ -55,8 +58,9 @@ FAULTS = {
     "moved": "host is gone, and back with another address",
 }
 
-# a minute of it
-SHORT = (("source 2", "kill", "stage"), ("rank 1", "kill", "flip"), ("rank 1", "cut", "stage"), (COORDINATOR, "kill", "flip"))
+# a minute or two of it
+SHORT = (("source 2", "kill", "stage"), ("source 2", "slow", "stage"), ("rank 1", "kill", "flip"), ("rank 1", "cut", "stage"),
+         (COORDINATOR, "kill", "flip"))
 
 
 class FourByFour(HostFleet):
@@ -197,6 +201,7 @@ class Matrix(HostSchedules):
         while (left := left_on(fleet)) and time.monotonic() < end:
             time.sleep(0.2)
         self.assertEqual(left, [], "left behind on a host")
+        self.assertEqual(crashed(fleet), [], "ended by itself")
 
     def random(self, seed):
         """Two faults of a push, of any roles, at random moments."""
@@ -232,6 +237,13 @@ def sockets_of(pid):
             address = bytes.fromhex(fields[2][:8])[::-1] if table == "tcp" else b""
             found[fields[inode]] = (fields[3], ".".join(map(str, address)))
     return found
+
+
+def crashed(fleet):
+    """Processes that ended by a signal of their own making, also those that were replaced since; what they said of it."""
+    every = [*fleet.coordinators, *fleet.ranks.values(), *fleet.dead_ranks, *fleet.pushes]
+    return [f"{signal.Signals(-process.child.poll()).name}: {next((line for line in process.errors if 'Assertion' in line), '')}"
+            for process in every if process.child.poll() in CRASHES]
 
 
 def held_by(fleet):
