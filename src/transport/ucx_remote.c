@@ -289,11 +289,11 @@ static heft_status_t check_lanes(const remote_t *remote, char *text, size_t text
     if (remote->ucx->opts.allow_tcp || !heft__host_identity_is_same(here, &remote->endpoint.host)) {
         return HEFT_OK;
     }
-    (void)snprintf(text, text_bytes,
-                   "both are on one host and share /dev/shm %llu, IPC %llu and network %llu, and "
-                   "UCX chose %s: use transport shm, or set ucx-allow-tcp",
-                   (unsigned long long)here->shm, (unsigned long long)here->ipc,
-                   (unsigned long long)here->net, remote->peer.lanes);
+    (void)snprintf(text, text_bytes, /* what helps comes first: a round's error is cut */
+                   "on one host UCX chose %s: use shm, or set ucx-allow-tcp (they share "
+                   "/dev/shm %llu, IPC %llu, network %llu)",
+                   remote->peer.lanes, (unsigned long long)here->shm, (unsigned long long)here->ipc,
+                   (unsigned long long)here->net);
     return HEFT_ERR_UNSUPPORTED;
 }
 

@@ -111,6 +111,21 @@ class Rounds(Case):
         self.assertEqual(self.json("status", "--url", self.url)["committed_version"], 1)
         self.assertEqual([process.stop() for process in ranks], [0] * TP)
 
+    def test_tcp_on_one_host_is_refused_with_what_helps(self):
+        """The error of a round is cut: what to do stands before the end, also behind the names of two members."""
+        if "ucx (" not in self.heft("version").stdout:
+            self.skipTest("OpenUCX is not on this host")
+        tcp = ("env", "UCX_TLS=tcp", "HEFT_TRANSPORT=ucx")
+        serve = ("serve", "--url", self.url, *RECIPE, "--model", self.model, "--json", "--rank")
+        ranks = [Process(self, *serve, rank, prefix=tcp) for rank in range(TP)]
+        for process in ranks:
+            process.wait_event("registered")
+        push = Process(self, "push", self.model, "--url", self.url, "--version", "1", "--wait-for", TP, prefix=tcp)
+        self.assertEqual(push.child.wait(DEADLINE_S), 5, push.errors)
+        push.kill()
+        self.assertRegex(push.errors[-1], "on one host UCX chose tcp/[a-z0-9, /]+: use shm, or set ucx-allow-tcp")
+        self.assertEqual([process.stop() for process in ranks], [0] * TP)
+
     def test_a_name_cut_inside_a_character_costs_no_error(self):
         """The message is cut somewhere in a long name that is not ASCII: JSON has the error all the same."""
         ranks = [self.serve(rank) for rank in range(TP)]
