@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import pathlib
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -54,6 +56,43 @@ def test_the_example_of_experts_that_move_runs() -> None:
         "version 1 [3.0, 1.0, 2.0, 3.0, 0.0, 3.0]",
         "version 2 [13.0, 1.0, 2.0, 13.0, 0.0, 13.0]",
     ]
+
+
+def test_the_first_sharded_trainer_runs(tmp_path: pathlib.Path) -> None:
+    """With two ranks in the place of four, and the ways that the guide names."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    text = (GUIDE.parent / "sharded-trainers.md").read_text()
+    blocks = re.findall(r"^```python\n(import sys\n.*?)^```", text, re.M | re.S)
+    assert len(blocks) == 1
+    (tmp_path / "trainer.py").write_text(blocks[0])
+    model = tmp_path / "MODEL"
+    with heft.Coordinator() as coordinator:
+        environment = {**os.environ, "HEFT_URL": coordinator.url}
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        serve = [os.environ["HEFT_BIN"], "serve", "--recipe", "hf-to-engine-dense"]
+        serve += ["--let", "tp=2", "--model", str(model), "--rank"]
+        trainer = subprocess.Popen(
+            [*torchrun, "--nproc-per-node", "2", "trainer.py", "MODEL"],
+            cwd=tmp_path,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        engines: list[subprocess.Popen[bytes]] = []
+        try:
+            end = time.monotonic() + 200
+            while not list(tmp_path.glob("MODEL/*.safetensors")) and trainer.poll() is None:
+                assert time.monotonic() < end
+            engines += [subprocess.Popen([*serve, rank], env=environment) for rank in ("0", "1")]
+            said, _ = trainer.communicate(timeout=200)
+            assert trainer.returncode == 0, said
+            assert re.findall(r"^version (\d) committed, \d+ bytes", said, re.M) == ["1", "2", "3"]
+        finally:
+            for process in (trainer, *engines):
+                process.kill()
+                process.wait()
 
 
 def test_every_public_name_that_the_guide_lists_is_there() -> None:
