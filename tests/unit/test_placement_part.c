@@ -11,6 +11,7 @@ enum { N_SENDERS = 3 };
 typedef struct fleet {
     heft_manifest_t *manifest;
     heft_placement_t *placement;
+    bool gathers;
 } fleet_t;
 
 /* Rows of w on senders 0, 1, 2; x, y and z whole on senders 2, 1 and 2. */
@@ -26,6 +27,7 @@ static void fleet_init(fleet_t *f)
         shards[3 + r] =
             (heft_shard_t){ .tensor = names[1 + r], .rank = r == 1 ? 1 : 2, .end = { 6, 4 } };
     }
+    f->gathers = false;
     EXPECT_STATUS(heft_manifest_create("source", &f->manifest, &err), HEFT_OK);
     for (int i = 0; i < 4; i++) {
         const heft_shape_t shape = { .rank = 2, .extent = { 6, 4 } };
@@ -52,6 +54,7 @@ static heft_status_t plan_part(const fx_t *fx, const fleet_t *f, uint32_t sender
     heft_plan_t *plan = NULL;
     heft_routes_opts_t opts = HEFT_ROUTES_OPTS_INIT;
     opts.others = f->placement;
+    opts.gathers = f->gathers;
     heft_status_t status = HEFT_OK;
     for (uint32_t r = 0; r < fx->n_tapes && status == HEFT_OK; r++) {
         status = heft_placement_apply_part(f->placement, sender, fx->tapes[r], &parts[r], err);
@@ -101,6 +104,8 @@ static void expect_parts_of_whole(fx_t *fx, const fleet_t *f)
     heft_plan_t *plans[N_SENDERS] = { NULL };
     heft_routes_t *parts[N_SENDERS] = { NULL };
     heft_routes_t *whole = NULL;
+    heft_routes_opts_t opts = HEFT_ROUTES_OPTS_INIT;
+    opts.gathers = f->gathers;
     for (uint32_t s = 0; s < N_SENDERS; s++) {
         EXPECT_STATUS(plan_part(fx, f, s, &plans[s], &parts[s], &err), HEFT_OK);
     }
@@ -113,7 +118,7 @@ static void expect_parts_of_whole(fx_t *fx, const fleet_t *f)
     }
     fx->opts.partial = 1;
     (void)fx_plan(fx, HEFT_OK);
-    EXPECT_STATUS(heft_routes_create(fx->plan, NULL, N_SENDERS, NULL, &whole, &err), HEFT_OK);
+    EXPECT_STATUS(heft_routes_create(fx->plan, NULL, N_SENDERS, &opts, &whole, &err), HEFT_OK);
     for (uint32_t r = 0; r < fx->n_tapes; r++) {
         assert_string_equal(alone[r], heft_plan_get_rank_digest(fx->plan, r));
     }
@@ -126,6 +131,7 @@ static void expect_parts_of_whole(fx_t *fx, const fleet_t *f)
             heft_routes_query(whole, s, r, &a);
             heft_routes_query(parts[s], s, r, &b);
             assert_int_equal(a.n_bytes, b.n_bytes);
+            assert_int_equal(a.n_load_bytes, b.n_load_bytes);
             assert_string_equal(a.digest != NULL ? a.digest : "", b.digest != NULL ? b.digest : "");
             const uint32_t *params = heft_routes_get_params(whole, s, r, &n);
             const uint32_t *params_part = heft_routes_get_params(parts[s], s, r, &n_part);
@@ -186,6 +192,77 @@ static void parts_are_those_of_the_whole(void **state)
 
 /* The second rank holds nothing but the padding of a tensor that one sender holds: it is the work
  * of the lowest sender of another parameter. */
+/* A kernel of rows of senders 0 and 2 is neither's, so zeros beside it are of sender 1, which
+ * writes the other rows: it has to know that of a kernel of which it holds nothing. Another
+ * parameter is of a kernel of all three, and zeros: these are of the first sender of the rank. */
+static void kernels_of_several_send_no_constants(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    fleet_t f;
+    fx_t fx;
+    fleet_init(&f);
+    f.gathers = true;
+    fx_init(&fx);
+    heft_view_t w = source(&fx, "w");
+    heft_view_t y = source(&fx, "y");
+    for (int k = 0; k < 2; k++) {
+        const char *shape = k == 0 ? "4,4" : "6,4";
+        heft_view_t t = fx_buffer(&fx, HEFT_BUFFER_TEMP, "", HEFT_DTYPE_BF16, shape);
+        heft_view_t out[2] = { fx_buffer(&fx, HEFT_BUFFER_TEMP, "", HEFT_DTYPE_F8_E4M3, shape),
+                               fx_buffer(&fx, HEFT_BUFFER_TEMP, "", HEFT_DTYPE_F32, "1,1") };
+        heft_view_t p =
+            fx_buffer(&fx, HEFT_BUFFER_PARAM, k == 0 ? "p" : "q", HEFT_DTYPE_F8_E4M3, "7,4");
+        if (k == 0) {
+            fx_copy(&fx, fx_narrow(t, 0, 0, 2), fx_narrow(w, 0, 0, 2), "");
+            fx_copy(&fx, fx_narrow(t, 0, 2, 4), fx_narrow(w, 0, 4, 6), "");
+            fx_copy(&fx, fx_narrow(p, 0, 4, 6), fx_narrow(y, 0, 0, 2), "");
+        } else {
+            fx_copy(&fx, t, w, "");
+        }
+        EXPECT_STATUS(heft_tape_opaque(fx.tape,
+                                       k == 0 ? "heft.fp8_quantise/1(block=4x4,scale=deepseek)"
+                                              : "heft.fp8_quantise/1(block=6x4,scale=deepseek)",
+                                       out, 2, &t, 1, "q:1", &err),
+                      HEFT_OK);
+        fx_copy(&fx, fx_narrow(p, 0, 0, k == 0 ? 4 : 6), out[0], "");
+        fx_fill(&fx, fx_narrow(p, 0, 6, 7), 0, "");
+        fx_copy(&fx, fx_buffer(&fx, HEFT_BUFFER_PARAM, k == 0 ? "r" : "s", HEFT_DTYPE_F32, "1,1"),
+                out[1], "");
+    }
+    expect_parts_of_whole(&fx, &f);
+    fx_fini(&fx);
+    fleet_fini(&f);
+}
+
+/* Nobody sends the first parameter, so the constants of the second one are of who sends the third.
+ */
+static void the_first_who_sends_is_found_behind_kernels(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    fleet_t f;
+    fx_t fx;
+    fleet_init(&f);
+    f.gathers = true;
+    fx_init(&fx);
+    heft_view_t w = source(&fx, "w");
+    heft_view_t t = fx_buffer(&fx, HEFT_BUFFER_TEMP, "", HEFT_DTYPE_BF16, "4,4");
+    heft_view_t out[2] = { fx_buffer(&fx, HEFT_BUFFER_TEMP, "", HEFT_DTYPE_F8_E4M3, "4,4"),
+                           fx_buffer(&fx, HEFT_BUFFER_TEMP, "", HEFT_DTYPE_F32, "1,1") };
+    fx_copy(&fx, fx_narrow(t, 0, 0, 2), fx_narrow(w, 0, 0, 2), "");
+    fx_copy(&fx, fx_narrow(t, 0, 2, 4), fx_narrow(w, 0, 4, 6), "");
+    EXPECT_STATUS(heft_tape_opaque(fx.tape, "heft.fp8_quantise/1(block=4x4,scale=deepseek)", out, 2,
+                                   &t, 1, "q:1", &err),
+                  HEFT_OK);
+    fx_copy(&fx, fx_buffer(&fx, HEFT_BUFFER_PARAM, "a", HEFT_DTYPE_F8_E4M3, "4,4"), out[0], "");
+    fx_fill(&fx, fx_param(&fx, "b", "3"), 7, "");
+    fx_copy(&fx, fx_param(&fx, "c", "6,4"), source(&fx, "y"), "");
+    expect_parts_of_whole(&fx, &f);
+    fx_fini(&fx);
+    fleet_fini(&f);
+}
+
 static void a_rank_of_padding_alone_has_the_sender_of_the_whole(void **state)
 {
     static const char *const names[][2] = { { "a", "m" }, { "m", "a" } };
@@ -357,6 +434,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_are_those_of_the_whole),
+        cmocka_unit_test(kernels_of_several_send_no_constants),
+        cmocka_unit_test(the_first_who_sends_is_found_behind_kernels),
         cmocka_unit_test(a_rank_of_padding_alone_has_the_sender_of_the_whole),
         cmocka_unit_test(a_part_leaves_out_what_is_of_others),
         cmocka_unit_test(a_part_has_its_checks),
