@@ -269,16 +269,18 @@ static heft_status_t plan_inputs(const wanted_t *w, heft__inputs_t *inputs, heft
 }
 
 /* What the loader is given, and with it what kernels are. */
-static heft_status_t plan_for_loader(const heft_plan_t *plan, uint32_t rank_index, wanted_t *w,
-                                     heft__inputs_t *inputs, heft_error_t *err)
+static heft_status_t plan_for_loader(const heft_plan_t *plan, uint32_t rank_index,
+                                     const wanted_t *for_kernels, heft__inputs_t *inputs,
+                                     heft_error_t *err)
 {
     heft__holder_t *holders = NULL;
-    heft_status_t status = heft__holders_create(plan, w->sources, &holders, err);
+    wanted_t w = *for_kernels;
+    heft_status_t status = heft__holders_create(plan, w.sources, &holders, err);
     if (status != HEFT_OK) {
         return status;
     }
     components_t c = { .n_params = heft_plan_get_n_params(plan, rank_index),
-                       .n_tensors = heft_manifest_get_n_tensors(w->sources->whole),
+                       .n_tensors = heft_manifest_get_n_tensors(w.sources->whole),
                        .holders = holders };
     const size_t n_nodes = (size_t)c.n_params + c.n_tensors;
     bool *marks = heft__calloc(n_nodes, sizeof *marks);
@@ -290,9 +292,9 @@ static heft_status_t plan_for_loader(const heft_plan_t *plan, uint32_t rank_inde
         status = collect(plan, rank_index, &c, marks, inputs, err);
     }
     if (status == HEFT_OK) {
-        w->c = &c;
-        w->marks = marks;
-        status = plan_inputs(w, inputs, err);
+        w.c = &c;
+        w.marks = marks;
+        status = plan_inputs(&w, inputs, err);
     }
     heft__free(holders);
     heft__free(marks);
@@ -314,7 +316,7 @@ heft_status_t heft__inputs_init(const heft_plan_t *plan, uint32_t rank_index,
 {
     uint32_t param;
     heft__inputs_t inputs = { .n = 0 };
-    wanted_t w = { .sources = sources, .gathered = gathered, .source = source };
+    const wanted_t w = { .sources = sources, .gathered = gathered, .source = source };
     heft_status_t status = HEFT_OK;
     if (heft__inputs_first(plan, rank_index, &param) != NULL) {
         status = plan_for_loader(plan, rank_index, &w, &inputs, err);
