@@ -232,8 +232,15 @@ static heft_status_t attach_endpoint(heft__fleet_t *fleet, heft__link_t *link, c
                                      .is_called_off = is_called_off,
                                      .is_called_off_arg = fleet };
     heft__member_get_incarnation_bytes(fleet->member, params.incarnation);
-    status = heft__remote_attach(transport, chosen, &params, &link->remote, err);
+    heft_error_t why = HEFT_ERROR_INIT;
+    status = heft__remote_attach(transport, chosen, &params, &link->remote, &why);
     heft__free(chosen);
+    if (status == HEFT_ERR_SHAPE) { /* for other sources than these: it plans, and moves */
+        status = why.status = HEFT_ERR_STALE;
+    }
+    if (status != HEFT_OK && err != NULL) {
+        *err = why;
+    }
     if (status == HEFT_OK) {
         tell_way(link);
     }

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantisation blocks whose rows lie with several sources: engines run the kernel on what all of them send."""
 import json
+import os
 import random
 import struct
 import unittest
+import unittest.mock
 import urllib.request
 
 from cli_price import LINKS, rows
 from cli_rounds import TP
 from cli_sources import Fleet
-from cli_support import read_checkpoint, write_safetensors
+from cli_support import read_checkpoint, run, write_safetensors
 
 ROWS, COLUMNS, LAYERS = TP * 300, 200, 2  # a last block of 44 rows, one of 72 columns
 RECIPE = f"""
@@ -24,7 +26,7 @@ dtype source
 """
 
 
-class Gathered(Fleet):
+class Quantising(Fleet):
     coordinator_args = ("--relay", "on")
 
     def setUp(self):
@@ -50,14 +52,23 @@ class Gathered(Fleet):
         write_safetensors(folder / "model.safetensors", tensors)
 
     def grow(self, n_ranks, version, model):
-        """The inputs of kernels need staging that is not there: it gets a new place, and all push again."""
-        result = self.push(n_ranks, version, model=model)
+        """The inputs of kernels need staging that is not there: it gets a new place, and all push again; by
+        themselves, unless a source found the place gone before the destination could say why."""
+        children = [self.start(rank, n_ranks, version, model=model) for rank in range(n_ranks)]
+        ended = [self.finish(child) for child in children]
+        if any(code != 0 for code, _, _ in ended):
+            self.assertEqual({code for code, _, _ in ended}, {5}, ended)
+            self.assertIn("staging has a new place", ended[0][2])
+            result = self.push(n_ranks, version, model=model)
+        else:
+            result = ended[0][1]
         with urllib.request.urlopen(self.url + "/v1/rounds", timeout=60) as reply:
             states = {r["round"]: r["state"] for r in json.loads(reply.read())["rounds"]}
         number = f"{result['round_epoch']}.{result['round_seq'] - 1}"
         self.assertEqual(states[number], "aborted")
         return result
 
+class Gathered(Quantising):
     def test_any_number_of_sources(self):
         trained = self.dir / "trained"
         self.write_model(trained, seed=2)
@@ -126,6 +137,24 @@ class Gathered(Fleet):
         self.assertEqual(priced["kernel_input_bytes"], inputs)
         self.assertEqual(priced["price"]["bytes"], inputs + 2 * TP * 7 * 3 + TP * 8 * 2)
         self.assertRegex(self.heft(*words).stdout, r"(?m)^kernel inputs +.* of several senders")
+
+
+class InChunks(Quantising):
+    def setUp(self):
+        if "ucx (" not in run("version").stdout:
+            self.skipTest("OpenUCX is not on this host")
+        ucx = unittest.mock.patch.dict(os.environ, {"HEFT_TRANSPORT": "ucx", "HEFT_UCX_ALLOW_TCP": "1"})
+        ucx.start()
+        self.addCleanup(ucx.stop)
+        super().setUp()
+
+    def test_inputs_come_packed_and_are_forwarded(self):
+        relayed = [self.serve(rank, "--replica", 1) for rank in range(TP)]
+        self.grow(3, 1, self.model)
+        self.engines += relayed
+        self.expect_weights(self.model)
+        self.push(3, 2)
+        self.expect_weights(self.model)
 
 
 if __name__ == "__main__":
