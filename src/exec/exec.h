@@ -128,6 +128,15 @@ heft_status_t heft__exec_build_pieces(const heft_plan_t *plan, const heft_exec_t
                                       uint32_t param, const heft_piece_t *pieces, uint64_t n_pieces,
                                       heft__pool_t *pool, heft__progress_t *progress,
                                       heft_exec_t **exec_out, heft_error_t *err);
+/* heft_exec_create, without the parameters that it is told of: their pointers may be NULL, their
+ * digests are 0. leaves NULL: all are written. */
+typedef bool (*heft__exec_leaves_t)(const void *arg, uint32_t rank_index, uint32_t param);
+HEFT_MUST_CHECK heft_status_t heft__exec_create_some(const heft_plan_t *plan,
+                                                     const heft_exec_target_t *targets,
+                                                     uint32_t n_targets,
+                                                     const heft_exec_opts_t *opts,
+                                                     heft__exec_leaves_t leaves, const void *arg,
+                                                     heft_exec_t **exec_out, heft_error_t *err);
 /* Called by any thread of a run, once for each parameter that the run writes, when all of it is
  * written; checks of the plan come later. It must not wait long, and allocates nothing. */
 typedef void (*heft__exec_param_fn_t)(void *arg, uint32_t rank_index, uint32_t param);

@@ -477,7 +477,8 @@ static bool has_target(const heft_exec_t *exec, uint32_t rank_index)
     return false;
 }
 
-static heft_status_t add_all_params(heft_exec_t *exec, heft_error_t *err)
+static heft_status_t add_all_params(heft_exec_t *exec, heft__exec_leaves_t leaves, const void *arg,
+                                    heft_error_t *err)
 {
     heft_plan_info_t info;
     heft_plan_query(exec->plan, &info);
@@ -485,7 +486,7 @@ static heft_status_t add_all_params(heft_exec_t *exec, heft_error_t *err)
     for (uint32_t r = 0; status == HEFT_OK && r < info.n_ranks; r++) {
         uint32_t n = has_target(exec, r) ? heft_plan_get_n_params(exec->plan, r) : 0;
         for (uint32_t p = 0; status == HEFT_OK && p < n; p++) {
-            status = add_param(exec, r, p, err);
+            status = leaves != NULL && leaves(arg, r, p) ? HEFT_OK : add_param(exec, r, p, err);
         }
     }
     return status;
@@ -494,6 +495,14 @@ static heft_status_t add_all_params(heft_exec_t *exec, heft_error_t *err)
 heft_status_t heft_exec_create(const heft_plan_t *plan, const heft_exec_target_t *targets,
                                uint32_t n_targets, const heft_exec_opts_t *opts,
                                heft_exec_t **exec_out, heft_error_t *err)
+{
+    return heft__exec_create_some(plan, targets, n_targets, opts, NULL, NULL, exec_out, err);
+}
+
+heft_status_t heft__exec_create_some(const heft_plan_t *plan, const heft_exec_target_t *targets,
+                                     uint32_t n_targets, const heft_exec_opts_t *opts,
+                                     heft__exec_leaves_t leaves, const void *arg,
+                                     heft_exec_t **exec_out, heft_error_t *err)
 {
     if (plan == NULL || exec_out == NULL) {
         return heft__error_set(err, HEFT_ERR_ARGUMENT, "%s is NULL",
@@ -515,7 +524,7 @@ heft_status_t heft_exec_create(const heft_plan_t *plan, const heft_exec_target_t
     exec->own_progress = (heft__progress_t){ .fn = known.progress, .arg = known.progress_arg };
     exec->progress = &exec->own_progress;
     if (status == HEFT_OK) {
-        status = add_all_params(exec, err);
+        status = add_all_params(exec, leaves, arg, err);
     }
     if (status == HEFT_OK) {
         status = finish_build(exec, err);

@@ -363,12 +363,13 @@ static uint32_t find_packed(const heft__packing_t *packing, uint32_t entry)
     return low;
 }
 
-heft_status_t heft__packing_make_scratch(const heft__packing_t *packing, uint8_t **scratch_out,
-                                         heft_error_t *err)
+heft_status_t heft__packing_make_scratch(const heft__packing_t *packing, bool fetches,
+                                         uint8_t **scratch_out, heft_error_t *err)
 {
     const size_t bytes = (size_t)HEFT__CHUNKS_UNDER_WAY * HEFT__CHUNK_BYTES;
-    uint8_t *scratch = packing->n_packed > 0 ? heft__malloc(bytes) : NULL;
-    if (packing->n_packed > 0 && scratch == NULL) {
+    const bool is_needed = fetches || packing->n_packed > 0;
+    uint8_t *scratch = is_needed ? heft__malloc(bytes) : NULL;
+    if (is_needed && scratch == NULL) {
         return heft__error_nomem(err, bytes);
     }
     *scratch_out = scratch;
@@ -413,7 +414,7 @@ heft_status_t heft__packing_send(const heft__packing_t *packing, uint32_t sender
 {
     heft__chunk_tx_t tx;
     uint8_t *scratch = NULL;
-    heft_status_t status = heft__packing_make_scratch(packing, &scratch, err);
+    heft_status_t status = heft__packing_make_scratch(packing, false, &scratch, err);
     if (status != HEFT_OK) {
         return status;
     }

@@ -70,10 +70,11 @@ HEFT_MUST_CHECK heft_status_t heft__packing_init(const heft__delivery_t *d, uint
 uint32_t heft__packing_get_entry(const heft__packing_t *packing, uint32_t route);
 /* Zero-initialised is fine. */
 void heft__packing_fini(heft__packing_t *packing);
-/* What a heft__chunk_tx_t needs to send packed routes, the caller's (heft__free); NULL where there
- * are none. */
+/* What a heft__chunk_tx_t needs to send packed routes, or to fetch chunks, the caller's
+ * (heft__free); NULL where it does neither. */
 HEFT_MUST_CHECK heft_status_t heft__packing_make_scratch(const heft__packing_t *packing,
-                                                         uint8_t **scratch_out, heft_error_t *err);
+                                                         bool fetches, uint8_t **scratch_out,
+                                                         heft_error_t *err);
 /* The first route after `after` (UINT32_MAX: of all) by which `sender` sends something of an entry;
  * UINT32_MAX: there is none. */
 uint32_t heft__packing_next_route(const heft__packing_t *packing, uint32_t sender, uint32_t entry,

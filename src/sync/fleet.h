@@ -13,6 +13,7 @@
 
 #include "heft/exec.h"
 #include "sync/delivery.h"
+#include "sync/direct.h"
 #include "sync/holders.h"
 #include "sync/member.h"
 #include "sync/staging.h"
@@ -46,6 +47,7 @@ typedef struct heft__family {
     heft__delivery_t *deliveries; /* views of routes, inputs and layouts */
     heft__packing_t *packings; /* for receivers that need chunks; made when one is first sent to */
     uint64_t **digests;        /* of the layout's entries: this source's shares, by a run */
+    heft__direct_t *directs;   /* what needs no buffer; made when a receiver needs chunks */
     uint8_t **bounces; /* NULL, or where bytes are gathered for receivers we cannot address */
     heft_exec_t **input_execs; /* for the targets of the last stage; NULL: it sends no inputs */
     heft_exec_t *exec;
@@ -86,6 +88,7 @@ typedef struct heft__fleet {
     heft__transport_t *const *transports;
     uint32_t n_transports;
     uint32_t n_threads;
+    bool gathers_all; /* nothing is sent directly: progress is to count every byte */
     heft_progress_t progress;
     void *progress_arg;
     heft__round_id_t round; /* what calls this off calls an attach off as well */

@@ -2,9 +2,12 @@
 /*
  * Targets: one run for each family that writes what this source has for it straight into the
  * staging of all its destinations, and one more for the inputs of each rank's loader. A receiver
- * that cannot be addressed gets its bytes from a buffer of its rank, shared by all such receivers.
+ * that cannot be addressed gets its bytes from a buffer of its rank, shared by all such receivers,
+ * or, where they lie in the source's tensors as they are sent, from there.
  */
 #include "sync/fleet.h"
+
+#include "exec/exec.h"
 
 enum { BOUNCE_ALIGN = 64 };
 
@@ -98,10 +101,32 @@ static heft_status_t add_bounce(heft__family_t *family, uint32_t rank, bool with
     return add_target(family, rank, align_bounce(family->bounces[rank]), with_digests, err);
 }
 
+/* What of a rank's parameters needs no buffer, where all its receivers get chunks. */
+static heft_status_t use_direct(const heft__fleet_t *fleet, heft__family_t *family, uint32_t rank,
+                                heft_error_t *err)
+{
+    heft__direct_t *direct = &family->directs[rank];
+    heft_status_t status = HEFT_OK;
+    if (direct->first == NULL) {
+        status =
+            heft__direct_init(family->plan, &family->deliveries[rank], fleet->number, direct, err);
+    }
+    direct->is_used = status == HEFT_OK;
+    return status;
+}
+
+/* heft__exec_leaves_t */
+static bool is_direct(const void *arg, uint32_t rank, uint32_t param)
+{
+    const heft__family_t *family = arg;
+    return heft__direct_has(&family->directs[rank], param);
+}
+
 static heft_status_t add_rank(heft__fleet_t *fleet, uint32_t f, uint32_t rank, heft_error_t *err)
 {
     heft__family_t *family = &fleet->families[f];
     uint32_t before = family->n_targets;
+    family->directs[rank].is_used = false;
     bool needs_bounce = false;
     heft_status_t status = HEFT_OK;
     for (uint32_t i = 0; i < fleet->n_links && status == HEFT_OK; i++) {
@@ -115,6 +140,9 @@ static heft_status_t add_rank(heft__fleet_t *fleet, uint32_t f, uint32_t rank, h
             status = add_target(family, rank, link->remote->ptr, family->n_targets == before, err);
         }
     }
+    if (status == HEFT_OK && needs_bounce && family->n_targets == before && !fleet->gathers_all) {
+        status = use_direct(fleet, family, rank, err);
+    }
     if (status == HEFT_OK && needs_bounce) {
         status = add_bounce(family, rank, family->n_targets == before, err);
     }
@@ -123,7 +151,9 @@ static heft_status_t add_rank(heft__fleet_t *fleet, uint32_t f, uint32_t rank, h
 
 static heft_status_t make_run(const heft__fleet_t *fleet, const heft_plan_t *plan,
                               const heft_routes_t *routes, const heft_exec_target_t *targets,
-                              uint32_t n_targets, heft_exec_t **exec_out, heft_error_t *err)
+                              uint32_t n_targets, heft__exec_leaves_t leaves,
+                              const heft__family_t *family, heft_exec_t **exec_out,
+                              heft_error_t *err)
 {
     heft_exec_opts_t opts = HEFT_EXEC_OPTS_INIT;
     opts.progress = fleet->progress;
@@ -131,7 +161,7 @@ static heft_status_t make_run(const heft__fleet_t *fleet, const heft_plan_t *pla
     opts.n_threads = fleet->n_threads;
     opts.routes = routes;
     opts.sender = fleet->number;
-    return heft_exec_create(plan, targets, n_targets, &opts, exec_out, err);
+    return heft__exec_create_some(plan, targets, n_targets, &opts, leaves, family, exec_out, err);
 }
 
 /* What this source has of the inputs of a rank's loader, to all targets from `first` on. */
@@ -147,7 +177,7 @@ static heft_status_t prepare_inputs(heft__fleet_t *fleet, uint32_t f, uint32_t r
     return route.n_bytes == 0 || family->n_targets == first
                ? HEFT_OK
                : make_run(fleet, inputs->plan, inputs->routes, &family->input_targets[first],
-                          family->n_targets - first, &family->input_execs[rank], err);
+                          family->n_targets - first, NULL, NULL, &family->input_execs[rank], err);
 }
 
 heft_status_t heft__family_prepare(heft__fleet_t *fleet, uint32_t f, heft_error_t *err)
@@ -174,7 +204,7 @@ heft_status_t heft__family_prepare(heft__fleet_t *fleet, uint32_t f, heft_error_
     return family->n_targets == 0 /* nobody of this family is served by this source */
                ? HEFT_OK
                : make_run(fleet, family->plan, family->routes, family->targets, family->n_targets,
-                          &family->exec, err);
+                          is_direct, family, &family->exec, err);
 }
 
 /* ---- sources ---- */

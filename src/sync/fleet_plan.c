@@ -43,6 +43,9 @@ static void rank_fini(heft__family_t *family, uint32_t r)
     if (family->digests != NULL) {
         heft__free(family->digests[r]);
     }
+    if (family->directs != NULL) {
+        heft__direct_fini(&family->directs[r]);
+    }
     if (family->bounces != NULL) {
         heft__free(family->bounces[r]);
     }
@@ -66,6 +69,7 @@ void heft__family_fini(heft__family_t *family)
     heft__free(family->deliveries);
     heft__free(family->packings);
     heft__free(family->digests);
+    heft__free(family->directs);
     heft__free(family->bounces);
     heft_plan_destroy(family->plan);
     *family = (heft__family_t){ .n_ranks = 0 };
@@ -510,10 +514,12 @@ static heft_status_t alloc_ranks(heft__family_t *family, heft_error_t *err)
     family->deliveries = heft__calloc(n, sizeof *family->deliveries);
     family->packings = heft__calloc(n, sizeof *family->packings);
     family->digests = heft__calloc(n, sizeof *family->digests);
+    family->directs = heft__calloc(n, sizeof *family->directs);
     family->bounces = heft__calloc(n, sizeof *family->bounces);
     return family->inputs != NULL && family->input_reads != NULL && family->input_execs != NULL &&
                    family->layouts != NULL && family->deliveries != NULL &&
-                   family->packings != NULL && family->digests != NULL && family->bounces != NULL
+                   family->packings != NULL && family->digests != NULL && family->directs != NULL &&
+                   family->bounces != NULL
                ? HEFT_OK
                : heft__error_nomem(err, n * sizeof *family->layouts);
 }

@@ -204,6 +204,7 @@ static heft_status_t build(heft_publisher_t *pub, const heft_publisher_opts_t *o
         pub->fleet.transports = pub->offer.transports;
         pub->fleet.n_transports = pub->offer.n;
         pub->fleet.n_threads = pub->n_threads;
+        pub->fleet.gathers_all = pub->max_bytes_per_s != 0;
         pub->fleet.progress = heft__publisher_on_progress;
         pub->fleet.progress_arg = pub;
         if (!pub->begins) {

@@ -341,7 +341,6 @@ static heft_status_t run_families(heft_publisher_t *pub, heft_error_t *err)
     heft__fleet_t *fleet = &pub->fleet;
     heft_status_t status = HEFT_OK;
     pub->stopped = (heft_error_t)HEFT_ERROR_INIT;
-    heft__fleet_bind(fleet, pub->data);
     for (uint32_t f = 0; f < fleet->n_families && status == HEFT_OK; f++) {
         const heft__family_t *family = &fleet->families[f];
         status = run_one(pub, family->exec, &family->reads, err);
@@ -435,6 +434,7 @@ static heft_status_t send_all(heft_publisher_t *pub, const heft__order_t *order,
     heft__stream_t *stream = NULL; /* to receivers whose memory cannot be addressed */
     heft_status_t status = begin_links(pub, order, err);
     int64_t allocs = heft__alloc_total();
+    heft__fleet_bind(&pub->fleet, pub->data);
     if (status == HEFT_OK) {
         status = heft__stream_start(pub, order, sending_deadline_of(order), &stream, err);
     }

@@ -2,7 +2,8 @@
 /*
  * Chunks that follow a run. Receivers whose memory cannot be addressed are sent a buffer of their
  * rank, which the families' runs fill in the order of the source. A thread of the stage sends each
- * receiver its entries, in the order in which the runs finish them, as soon as one is whole; it
+ * receiver its entries: those first that need no buffer (direct.h), while the runs get ahead, then
+ * the others in the order in which the runs finish them, as soon as one is whole. It
  * deals chunks in turns to all receivers that take one, each source beginning with another, so
  * that a slow one holds up nobody else and sources do not all send to the same. The stage's own
  * thread runs, looks around, and waits for the end; the sending thread says of failures only what
@@ -24,6 +25,9 @@ typedef struct lane {
     const heft__packing_t *packing;
     heft__chunk_tx_t tx;
     uint8_t *scratch;
+    const heft__direct_t *direct;
+    const void *const *data; /* by source of the plan */
+    uint64_t *digests;       /* of what is direct; NULL: another receiver's of the rank */
     /* What comes next: an item of its rank, a route of the item's entry, a chunk of the route. */
     size_t item;
     size_t end_item;
@@ -34,8 +38,9 @@ typedef struct lane {
 
 /* An entry of a rank, and when it is written. */
 typedef struct item {
-    uint32_t ear;  /* whose run writes it */
-    uint64_t unit; /* the last that does */
+    bool is_direct; /* no run writes it */
+    uint32_t ear;   /* whose run writes it */
+    uint64_t unit;  /* the last that does */
     uint32_t family;
     uint32_t rank;
     uint32_t entry;
@@ -125,9 +130,9 @@ typedef enum readiness { NOT_YET, WHOLE, NEVER } readiness_t;
 static readiness_t readiness_of(heft__stream_t *stream, const item_t *item)
 {
     (void)pthread_mutex_lock(&stream->lock);
-    const readiness_t readiness = stream->is_whole[item->place] ? WHOLE
-                                  : stream->is_gathered         ? NEVER
-                                                                : NOT_YET;
+    const readiness_t readiness = item->is_direct || stream->is_whole[item->place] ? WHOLE
+                                  : stream->is_gathered                            ? NEVER
+                                                                                   : NOT_YET;
     (void)pthread_mutex_unlock(&stream->lock);
     return readiness;
 }
@@ -141,6 +146,28 @@ static heft_status_t before_chunk(void *arg, heft_error_t *err)
                ? heft__error_set(err, HEFT_ERR_CANCELED,
                                  "the stage ended before everything was sent")
                : HEFT_OK;
+}
+
+/* Of a heft__chunk_tx_t: routes that are not packed are entries. */
+static heft_status_t fetch(void *arg, uint32_t route, int64_t at, int64_t n, uint8_t *room,
+                           const uint8_t **bytes_out, uint32_t *crc_out, heft_error_t *err)
+{
+    const lane_t *lane = arg;
+    uint64_t crc64 = 0;
+    if (!heft__direct_has(lane->direct, route)) {
+        *bytes_out = NULL;
+        return HEFT_OK;
+    }
+    heft_status_t status =
+        heft__direct_find(lane->direct, route, lane->data, at, n, room, bytes_out, err);
+    if (status == HEFT_OK) {
+        *crc_out = heft__direct_sum(*bytes_out, n, lane->digests != NULL ? &crc64 : NULL);
+    }
+    if (status == HEFT_OK && lane->digests != NULL) {
+        const int64_t rest = lane->packing->routes[route].bytes - (at + n);
+        lane->digests[route] ^= heft__crc64_shift(crc64, rest);
+    }
+    return status;
 }
 
 static void fail(heft__stream_t *stream, heft_status_t status, const lane_t *lane)
@@ -267,20 +294,42 @@ static void *send_all(void *arg)
 
 /* ---- start ---- */
 
+/* Digests of what is direct, by the first lane of a rank. */
+static heft_status_t make_digests(heft__stream_t *stream, lane_t *lane, heft_error_t *err)
+{
+    const size_t n = (size_t)lane->direct->n_params + 1;
+    for (const lane_t *other = stream->lanes; other < lane; other++) {
+        if (other->direct == lane->direct) {
+            return HEFT_OK;
+        }
+    }
+    lane->digests = heft__calloc(n, sizeof *lane->digests);
+    return lane->digests != NULL ? HEFT_OK : heft__error_nomem(err, n * sizeof *lane->digests);
+}
+
 static heft_status_t add_lane(heft__stream_t *stream, heft__link_t *link, heft__token_t token,
                               heft_error_t *err)
 {
     heft__fleet_t *fleet = &stream->pub->fleet;
+    const heft__family_t *family = &fleet->families[link->family];
     lane_t *lane = &stream->lanes[stream->n_lanes++];
     lane->link = link;
+    lane->direct = &family->directs[link->rank];
+    lane->data = family->reads.data;
     heft_status_t status = heft__fleet_get_packing(fleet, link, &lane->packing, err);
     if (status == HEFT_OK) {
-        status = heft__packing_make_scratch(lane->packing, &lane->scratch, err);
+        status =
+            heft__packing_make_scratch(lane->packing, lane->direct->is_used, &lane->scratch, err);
+    }
+    if (status == HEFT_OK && lane->direct->is_used) {
+        status = make_digests(stream, lane, err);
     }
     if (status == HEFT_OK) {
         heft__chunk_tx_init(&lane->tx, link->remote, &lane->packing->expect, token,
-                            heft__fleet_get_bounce(&fleet->families[link->family], link->rank),
-                            lane->scratch, stream->deadline_mono_ns, before_chunk, stream);
+                            heft__fleet_get_bounce(family, link->rank), lane->scratch,
+                            stream->deadline_mono_ns, before_chunk, stream);
+        lane->tx.fetch = lane->direct->is_used ? fetch : NULL;
+        lane->tx.fetch_arg = lane;
     }
     return status;
 }
@@ -341,6 +390,20 @@ static void add_items(heft__stream_t *stream, uint32_t e, uint32_t rank, uint32_
     }
 }
 
+/* Of one rank, from where they are. */
+static void add_direct(heft__stream_t *stream, uint32_t f, uint32_t rank)
+{
+    const heft__direct_t *direct = &stream->pub->fleet.families[f].directs[rank];
+    for (uint32_t i = 0; direct->is_used && i < direct->n_params; i++) {
+        if (heft__direct_has(direct, i)) {
+            stream->items[stream->n_items] = (item_t){
+                .is_direct = true, .family = f, .rank = rank, .entry = i, .place = stream->n_items
+            };
+            stream->n_items++;
+        }
+    }
+}
+
 static int by_rank(const item_t *x, const item_t *y)
 {
     return x->family != y->family ? (x->family > y->family) - (x->family < y->family)
@@ -354,6 +417,9 @@ static int by_rank_and_time(const void *a, const void *b)
     const int order = by_rank(x, y);
     if (order != 0) {
         return order;
+    }
+    if (x->is_direct != y->is_direct) {
+        return x->is_direct ? -1 : 1;
     }
     if (x->ear != y->ear) {
         return x->ear < y->ear ? -1 : 1;
@@ -383,9 +449,15 @@ static void find_items(const heft__stream_t *stream, lane_t *lane)
 /* Ranks all of whose receivers can be addressed have no buffer, and nothing to be sent. */
 static void list_items(heft__stream_t *stream)
 {
+    const heft__fleet_t *fleet = &stream->pub->fleet;
+    for (uint32_t f = 0; f < fleet->n_families; f++) {
+        for (uint32_t r = 0; r < fleet->families[f].n_ranks; r++) {
+            add_direct(stream, f, r);
+        }
+    }
     for (uint32_t e = 0; e < stream->n_ears; e++) {
         const ear_t *ear = &stream->ears[e];
-        const heft__family_t *family = &stream->pub->fleet.families[ear->family];
+        const heft__family_t *family = &fleet->families[ear->family];
         for (uint32_t r = 0; r < family->n_ranks; r++) {
             const heft__staging_t *layout = &family->layouts[r];
             if (family->bounces[r] != NULL && !ear->is_input) {
@@ -460,6 +532,7 @@ static void destroy(heft__stream_t *stream)
     }
     for (uint32_t i = 0; i < stream->n_lanes; i++) {
         heft__free(stream->lanes[i].scratch);
+        heft__free(stream->lanes[i].digests);
     }
     (void)pthread_cond_destroy(&stream->changed);
     (void)pthread_mutex_destroy(&stream->lock);
@@ -557,6 +630,20 @@ static heft_status_t flush(const heft__stream_t *stream, heft_status_t status, h
     return status;
 }
 
+/* Beside those that the runs have left. */
+static void store_digests(const heft__stream_t *stream)
+{
+    for (uint32_t i = 0; i < stream->n_lanes; i++) {
+        const lane_t *lane = &stream->lanes[i];
+        const heft__family_t *family = &stream->pub->fleet.families[lane->link->family];
+        for (uint32_t e = 0; lane->digests != NULL && e < lane->direct->n_params; e++) {
+            if (heft__direct_has(lane->direct, e)) {
+                family->digests[lane->link->rank][e] = lane->digests[e];
+            }
+        }
+    }
+}
+
 heft_status_t heft__stream_finish(heft__stream_t *stream, heft_status_t status,
                                   heft__chunk_counts_t *counts, heft_error_t *err)
 {
@@ -581,6 +668,7 @@ heft_status_t heft__stream_finish(heft__stream_t *stream, heft_status_t status,
         counts->chunks += stream->lanes[i].tx.counts.chunks;
         counts->resent += stream->lanes[i].tx.counts.resent;
     }
+    store_digests(stream);
     destroy(stream);
     return status;
 }

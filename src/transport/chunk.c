@@ -586,28 +586,52 @@ void heft__chunk_tx_init(heft__chunk_tx_t *tx, heft__remote_t *remote, const hef
     }
 }
 
-/* Gather a chunk of a packed route into the slot's scratch, find the bytes of another one, and sum
- * them: the network reads them next, from the cache where they fit. */
+/* Gather a chunk of a packed route into the slot's scratch, or find the bytes of another one, and
+ * sum them: the network reads them next, from the cache where they fit. */
 static heft_status_t prepare(heft__chunk_tx_t *tx, uint32_t slot, heft_error_t *err)
 {
     const heft__expect_t *expect = tx->expect;
     heft__chunk_header_t *header = &tx->slots[slot].header;
     const int64_t bytes = (int64_t)header->length;
+    const uint32_t route = (uint32_t)header->route;
+    const int64_t at = (int64_t)header->offset - expect->routes[route].offset;
+    uint8_t *room = tx->scratch != NULL ? tx->scratch + (int64_t)slot * expect->chunk_bytes : NULL;
+    const uint8_t *data = NULL;
     heft_status_t status = tx->on_chunk != NULL ? tx->on_chunk(tx->arg, err) : HEFT_OK;
-    tx->slots[slot].data = tx->base + header->offset;
-    if (status == HEFT_OK && is_packed(expect, header->route)) {
-        const int64_t at = (int64_t)header->offset - expect->routes[header->route].offset;
-        uint8_t *scratch = tx->scratch + (int64_t)slot * expect->chunk_bytes;
-        tx->slots[slot].data = scratch;
-        status =
-            expect->pack(expect->pack_arg, (uint32_t)header->route, (uint8_t *)(uintptr_t)tx->base,
-                         at, scratch, bytes, err); /* pack only reads base */
+    if (status == HEFT_OK && is_packed(expect, route)) {
+        status = expect->pack(expect->pack_arg, route, (uint8_t *)(uintptr_t)tx->base, at, room,
+                              bytes, err); /* pack only reads base */
+        header->crc = status == HEFT_OK ? expect->crc(0, room, bytes) : 0;
+        data = room;
+    } else if (status == HEFT_OK && tx->fetch != NULL) {
+        status = tx->fetch(tx->fetch_arg, route, at, bytes, room, &data, &header->crc, err);
     }
-    if (status == HEFT_OK) {
-        header->crc = expect->crc(0, tx->slots[slot].data, bytes);
-        tx->counts.chunks++;
+    if (status == HEFT_OK && data == NULL) {
+        data = tx->base + header->offset;
+        header->crc = expect->crc(0, data, bytes);
     }
+    tx->slots[slot].data = data;
+    tx->counts.chunks += status == HEFT_OK;
     return status;
+}
+
+/* A chunk arrived damaged. Once more, if its bytes are still those that were summed: what is
+ * fetched may be somebody's who writes to it. */
+static heft_status_t prepare_again(heft__chunk_tx_t *tx, uint32_t slot, heft_error_t *err)
+{
+    const heft__expect_t *expect = tx->expect;
+    heft__chunk_header_t *header = &tx->slots[slot].header;
+    if (expect->crc(0, tx->slots[slot].data, (int64_t)header->length) != header->crc) {
+        const char *name = expect->name_of != NULL
+                               ? expect->name_of(expect->name_arg, (uint32_t)header->route)
+                               : NULL;
+        return heft__error_set(err, HEFT_ERR_DIGEST,
+                               "what \"%.120s\" is made of was written to while it was sent",
+                               name != NULL ? name : "?");
+    }
+    header->flags = HEFT__CHUNK_AGAIN;
+    tx->counts.resent++;
+    return HEFT_OK;
 }
 
 /* One chunk, waiting for its verdict. */
@@ -621,9 +645,8 @@ static heft_status_t send_in_turn(heft__chunk_tx_t *tx, const heft__chunk_header
         status = send_once(tx, header, tx->slots[0].data, err);
     }
     if (status == HEFT_ERR_DIGEST) {
-        header->flags = HEFT__CHUNK_AGAIN;
-        status = send_once(tx, header, tx->slots[0].data, err);
-        tx->counts.resent++;
+        status = prepare_again(tx, 0, err);
+        status = status == HEFT_OK ? send_once(tx, header, tx->slots[0].data, err) : status;
     }
     return status;
 }
@@ -648,9 +671,8 @@ static heft_status_t reap_until(heft__chunk_tx_t *tx, int64_t until_mono_ns, hef
         heft__remote_reap(tx->remote, &slot, is_last ? tx->deadline_mono_ns : until_mono_ns, err);
     if (status == HEFT_ERR_DIGEST && slot < HEFT__CHUNKS_UNDER_WAY &&
         tx->slots[slot].header.flags == 0) {
-        tx->slots[slot].header.flags = HEFT__CHUNK_AGAIN;
-        tx->counts.resent++;
-        return post(tx, slot, err);
+        status = prepare_again(tx, slot, err);
+        return status == HEFT_OK ? post(tx, slot, err) : status;
     }
     if (status == HEFT_OK) {
         tx->free_slots[tx->n_free++] = slot;

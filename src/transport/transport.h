@@ -291,10 +291,15 @@ typedef struct heft__chunk_tx {
     const heft__expect_t *expect;
     heft__token_t token;
     const uint8_t *base;
-    uint8_t *scratch; /* room for HEFT__CHUNKS_UNDER_WAY chunks; NULL: no packed routes are sent */
+    uint8_t *scratch; /* room for HEFT__CHUNKS_UNDER_WAY chunks; NULL: nothing needs it */
     int64_t deadline_mono_ns;
     heft_status_t (*on_chunk)(void *arg, heft_error_t *err);
     void *arg;
+    /* NULL, or asked where bytes [at, at + n) of a route that is not packed lie, and what their CRC
+     * is; room: of a chunk, in scratch. NULL as the answer: at base. The owner's, after init. */
+    heft_status_t (*fetch)(void *arg, uint32_t route, int64_t at, int64_t n, uint8_t *room,
+                           const uint8_t **bytes_out, uint32_t *crc_out, heft_error_t *err);
+    void *fetch_arg;
     bool can_post;
     heft__chunk_counts_t counts;
     struct {

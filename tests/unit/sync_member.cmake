@@ -1,5 +1,6 @@
 heft_add_test(test_staging SOURCES unit/test_staging.c LABELS sync)
 heft_add_test(test_delivery SOURCES unit/test_delivery.c LABELS "sync")
+heft_add_test(test_direct SOURCES unit/test_direct.c LABELS "sync")
 heft_add_test(test_kernels SOURCES unit/test_kernels.c LABELS "sync")
 heft_add_test(test_sources SOURCES unit/test_sources.c LABELS sync)
 heft_add_test(test_member SOURCES unit/test_member.c LABELS sync)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "heft_test.h"
+#include "kernel/kernel.h"
 #include "transport/transport.h"
 
 typedef struct pair {
@@ -294,6 +295,74 @@ static void create_survives_failed_allocations(void **state)
     }
 }
 
+/* Somebody writes to what is fetched once it has been summed; `writes` times. */
+typedef struct owner {
+    uint8_t bytes[1000];
+    int writes;
+} owner_t;
+
+static heft_status_t fetch(void *arg, uint32_t route, int64_t at, int64_t n, uint8_t *room,
+                           const uint8_t **bytes_out, uint32_t *crc_out, heft_error_t *err)
+{
+    owner_t *owner = arg;
+    (void)err;
+    assert_null(room);
+    *bytes_out = NULL; /* at the base */
+    if (route != 0) {
+        return HEFT_OK;
+    }
+    *bytes_out = owner->bytes + at;
+    *crc_out = heft__crc32c(0, owner->bytes + at, n);
+    owner->bytes[at] = (uint8_t)(owner->bytes[at] + (owner->writes-- > 0));
+    return HEFT_OK;
+}
+
+static const char *name_of(const void *arg, uint32_t route)
+{
+    (void)arg;
+    return route == 0 ? "fetched" : "other";
+}
+
+static void what_is_fetched_is_sent_unless_it_was_written_to(void **state)
+{
+    (void)state;
+    heft_error_t err = HEFT_ERROR_INIT;
+    static const heft__route_t routes[] = { { .offset = 0, .bytes = 600 },
+                                            { .offset = 700, .bytes = 300 } };
+    const heft__expect_t expect = { .routes = routes,
+                                    .n_routes = 2,
+                                    .n_senders = 1,
+                                    .chunk_bytes = 256,
+                                    .crc = heft__crc32c,
+                                    .name_of = name_of };
+    uint8_t base[1000];
+    owner_t owner = { .writes = 0 };
+    memset(base, 1, sizeof base);
+    memset(owner.bytes, 2, sizeof owner.bytes);
+    for (int writes = 0; writes < 2; writes++) {
+        pair_t p = pair_create(false);
+        heft__chunk_tx_t tx;
+        EXPECT_STATUS(heft__window_expect(p.window, &expect, &err), HEFT_OK);
+        begin(&p, round_1);
+        heft__chunk_tx_init(&tx, p.remote, &expect, round_1, base, NULL, in_ms(1000), NULL, NULL);
+        tx.fetch = fetch;
+        tx.fetch_arg = &owner;
+        EXPECT_STATUS(heft__chunk_tx_send(&tx, 1, &err), HEFT_OK);
+        owner.writes = writes;
+        heft_status_t status = heft__chunk_tx_send(&tx, 0, &err);
+        status = heft__chunk_tx_finish(&tx, status, &err);
+        assert_int_equal(status, writes == 0 ? HEFT_OK : HEFT_ERR_DIGEST);
+        if (writes == 0) {
+            assert_memory_equal(p.window->ptr, owner.bytes, 600);
+            assert_memory_equal(p.window->ptr + 700, base, 300);
+        } else {
+            EXPECT_MESSAGE("what \"fetched\" is made of was written to while it was sent");
+            assert_int_equal(tx.counts.resent, 0);
+        }
+        pair_destroy(&p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -309,6 +378,7 @@ int main(void)
         cmocka_unit_test(negative_and_foreign_memory_is_refused),
         cmocka_unit_test(missing_operations_are_refused_by_name),
         cmocka_unit_test(create_survives_failed_allocations),
+        cmocka_unit_test(what_is_fetched_is_sent_unless_it_was_written_to),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
