@@ -176,6 +176,13 @@ HEFT_API HEFT_MUST_CHECK heft_status_t heft_publisher_push(heft_publisher_t *pub
                                                            int64_t version,
                                                            heft_push_result_t *result_out,
                                                            heft_error_t *err);
+/**
+ * Cancel the push that is in progress, as on Ctrl-C; it returns within a few seconds. Before the
+ * decision its round aborts, and it fails with HEFT_ERR_CANCELED; after it the round goes on to its
+ * end, which is what it returns. Without one in progress the next push is canceled before it
+ * begins. From any thread while the publisher exists, and from a signal handler.
+ */
+HEFT_API void heft_publisher_interrupt(heft_publisher_t *publisher);
 
 /* ---- subscriber ---- */
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import logging
 import operator
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from heft import client, memory
+from heft import memory
 from heft._handles import Handle, argument_error, call, error_of, exclusive, new_error, text_of
 from heft._native import ffi, lib
 from heft.checkpoint import Path
-from heft.errors import HeftError
 from heft.held import Held
 from heft.manifest import Manifest
 from heft.options import new_options
@@ -67,9 +65,8 @@ class Publisher(Handle):
     Tensors are kept alive, read where they lie during a push, and must not change until it returns.
     """
 
-    __slots__ = ("_access", "_data", "_memories", "manifest")
+    __slots__ = ("_data", "_memories", "manifest")
     _borrowing = ("_data", "_memories")
-    _access: dict[str, Any]
     manifest: Manifest
 
     def __init__(
@@ -105,8 +102,6 @@ class Publisher(Handle):
         values = {"url": url, "max_bytes_per_s": max_bytes_per_s, **member._asdict()}
         values |= {"begin": begin, "n_ranks": n_ranks}
         opts, kept = new_options("heft_publisher_opts_t", values)
-        self._access = {"url": url, "token_file": member.token_file, "ca_file": member.ca_file}
-        self._access["insecure"] = member.insecure
         out = ffi.new("heft_publisher_t **")
         call(lib.heft_publisher_create, opts, self.manifest.pointer, self._data, out)
         del kept
@@ -148,7 +143,8 @@ class Publisher(Handle):
                 self._bind(tensors)
             out, err = ffi.new("heft_push_result_t *"), new_error()
             status = self._interruptible(
-                lambda: lib.heft_publisher_push(pointer, version, out, err)
+                lambda: lib.heft_publisher_push(pointer, version, out, err),
+                lambda: lib.heft_publisher_interrupt(pointer),
             )
             result = _result_of(out)
         if status:
@@ -164,7 +160,7 @@ class Publisher(Handle):
             )
         return held.tensors
 
-    def _interruptible(self, function: Callable[[], int]) -> int:
+    def _interruptible(self, function: Callable[[], int], interrupt: Callable[[], None]) -> int:
         """Call it; on the main thread, Ctrl-C cancels the round, and is raised at its end."""
         if threading.current_thread() is not threading.main_thread():
             return function()
@@ -184,20 +180,12 @@ class Publisher(Handle):
         except BaseException:
             if worker.ident is None:
                 raise  # it could not be started
-            self._cancel()
+            interrupt()
             while not ended.is_set():  # the library is in there: further interrupts change nothing
                 with contextlib.suppress(KeyboardInterrupt):
                     ended.wait()
             raise
         return found[0]
-
-    def _cancel(self) -> None:
-        """Ask for an end of the round in flight; after its decision that has no effect."""
-        try:
-            said = client.request("GET", "/v1/status", **self._access)
-            client.request("POST", f"/v1/rounds/{said['round']}/cancel", **self._access)
-        except HeftError as error:  # it ends by its deadlines then
-            logging.getLogger("heft.publisher").warning("cannot cancel the round: %s", error)
 
 
 def _member_of(held: Held, manifest: Manifest | None, member: Member) -> Member:

@@ -243,5 +243,7 @@ void cli_catch_signals(void);
 /* A file that is mapped and is cut while it is read ends the command, with a line that names it. */
 void cli_catch_bus_errors(const char *name);
 bool cli_is_interrupted(void);
+/* What the signals do beside that, until it is called with NULL; safe in a signal handler. */
+void cli_on_interrupt(void (*call)(void *arg), void *arg);
 
 #endif

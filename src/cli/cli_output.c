@@ -213,10 +213,26 @@ void cli_progress_end(cli_progress_t *progress)
 
 /* ---- signals ---- */
 
+static void (*volatile interrupt)(void *arg);
+static void *volatile interrupt_arg;
+
 static void on_signal(int number)
 {
     (void)number;
     is_interrupted = 1;
+    if (interrupt != NULL) {
+        interrupt(interrupt_arg);
+    }
+}
+
+void cli_on_interrupt(void (*call)(void *arg), void *arg)
+{
+    interrupt = NULL;
+    interrupt_arg = arg;
+    interrupt = call;
+    if (call != NULL && is_interrupted != 0) {
+        call(arg); /* the signal came before */
+    }
 }
 
 void cli_catch_signals(void)

@@ -109,6 +109,11 @@ static uint8_t begin_of(const char *text)
                                       : HEFT_BEGIN_FIRST;
 }
 
+static void interrupt(void *publisher)
+{
+    heft_publisher_interrupt(publisher);
+}
+
 static int push(const cli_args_t *args, const cli_model_t *model, const void *const *data)
 {
     heft_publisher_opts_t opts = HEFT_PUBLISHER_OPTS_INIT;
@@ -136,7 +141,9 @@ static int push(const cli_args_t *args, const cli_model_t *model, const void *co
         return cli_fail_status(args, &err);
     }
     heft_push_result_t result = { .version = cli_number(args, "version", 0) };
+    cli_on_interrupt(interrupt, publisher);
     heft_status_t status = heft_publisher_push(publisher, result.version, &result, &err);
+    cli_on_interrupt(NULL, NULL);
     heft_publisher_destroy(publisher);
     if (status == HEFT_OK) {
         err.status = HEFT_OK;
@@ -154,7 +161,9 @@ static int push(const cli_args_t *args, const cli_model_t *model, const void *co
                             err.message, opts.url, heft_status_get_name(status));
         }
         (void)cli_fail_status(args, &err);
-        return local == CLI_SYSTEM || local == CLI_INTERNAL ? local : CLI_PEER;
+        return cli_is_interrupted()                           ? CLI_CANCELED
+               : local == CLI_SYSTEM || local == CLI_INTERNAL ? local
+                                                              : CLI_PEER;
     }
     return code;
 }

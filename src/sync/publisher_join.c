@@ -200,6 +200,9 @@ heft_status_t heft__publisher_await_round(heft_publisher_t *pub, heft__http_t *h
         if (now >= deadline) {
             return nobody_began(pub, http, version, err);
         }
+        if (heft__publisher_check_interrupt(pub, version, err) != HEFT_OK) {
+            return HEFT_ERR_CANCELED;
+        }
         if (now >= look_at) {
             look_at = heft__min_i64(now + look_ns, deadline);
         }

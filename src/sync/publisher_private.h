@@ -6,6 +6,7 @@
 
 #include <jansson.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "heft/sync.h"
 #include "sync/fleet.h"
@@ -53,6 +54,8 @@ struct heft_publisher {
     heft__round_id_t met_round; /* the last round of a push that the worker has met */
     int64_t met_version;        /* and its version */
 
+    atomic_bool is_interrupted; /* heft_publisher_interrupt; taken back by the push that ends */
+
     /* The thread that pushes alone. */
     heft__round_id_t joined;  /* the last round that a push of another rank was followed in */
     heft__round_id_t earlier; /* the newest round from before this source was registered */
@@ -97,6 +100,9 @@ HEFT_MUST_CHECK heft_status_t heft__stream_finish(heft__stream_t *stream, heft_s
 int heft__publisher_on_progress(void *arg, int64_t done_bytes, int64_t total_bytes);
 /* The worker has an order of a round: pushes of ranks that begin none wait for that. */
 void heft__publisher_meet(heft_publisher_t *pub, const heft__order_t *order);
+/* HEFT_ERR_CANCELED: the push of `version` was interrupted, and nothing has begun. */
+HEFT_MUST_CHECK heft_status_t heft__publisher_check_interrupt(const heft_publisher_t *pub,
+                                                              int64_t version, heft_error_t *err);
 /* The round that a push of a rank that begins none is part of; waits for it until the deadline. */
 HEFT_MUST_CHECK heft_status_t heft__publisher_await_round(heft_publisher_t *pub, heft__http_t *http,
                                                           int64_t version,

@@ -32,9 +32,8 @@ static void end_push(heft_publisher_t *pub)
     (void)pthread_mutex_unlock(&pub->lock);
 }
 
-/* The round is followed no longer: the worker takes no more part in it, and the coordinator is
- * told, if it can be. Before the decision the round aborts then; later it goes on to its end. */
-static void give_up(heft_publisher_t *pub, heft__http_t *http, heft__round_id_t round)
+/* Before the decision the round aborts then; later it goes on to its end. */
+static void cancel(heft__http_t *http, heft__round_id_t round, const char *what)
 {
     enum { CANCEL_MS = 2000 };
     heft_error_t err = HEFT_ERROR_INIT;
@@ -42,16 +41,23 @@ static void give_up(heft_publisher_t *pub, heft__http_t *http, heft__round_id_t 
     char path[64 + HEFT__ROUND_TEXT_SIZE];
     int code = 0;
     heft__round_id_format(round, id);
+    (void)snprintf(path, sizeof path, "/v1/rounds/%s/cancel", id);
+    const heft__http_ask_t ask = { .method = "POST", .path = path, .deadline_ms = CANCEL_MS };
+    if (heft__http_ask(http, &ask, &code, NULL, NULL, &err) != HEFT_OK) {
+        heft__log(HEFT_LOG_WARN, "publisher", "round %s is %s, and could not be canceled: %s", id,
+                  what, err.message);
+    }
+}
+
+/* The round is followed no longer: the worker takes no more part in it, and the coordinator is
+ * told, if it can be. */
+static void give_up(heft_publisher_t *pub, heft__http_t *http, heft__round_id_t round)
+{
     (void)pthread_mutex_lock(&pub->lock);
     pub->given_up = round;
     (void)pthread_mutex_unlock(&pub->lock);
     heft__member_interrupt(pub->member);
-    (void)snprintf(path, sizeof path, "/v1/rounds/%s/cancel", id);
-    const heft__http_ask_t ask = { .method = "POST", .path = path, .deadline_ms = CANCEL_MS };
-    if (heft__http_ask(http, &ask, &code, NULL, NULL, &err) != HEFT_OK) {
-        heft__log(HEFT_LOG_WARN, "publisher", "round %s is given up, and could not be canceled: %s",
-                  id, err.message);
-    }
+    cancel(http, round, "given up");
 }
 
 /* It may have begun, and nobody knows its number: the worker refuses its part. */
@@ -61,6 +67,21 @@ static void abandon(heft_publisher_t *pub, int64_t version)
     pub->abandoned = version;
     (void)pthread_mutex_unlock(&pub->lock);
     heft__member_interrupt(pub->member);
+}
+
+heft_status_t heft__publisher_check_interrupt(const heft_publisher_t *pub, int64_t version,
+                                              heft_error_t *err)
+{
+    return atomic_load(&pub->is_interrupted)
+               ? heft__error_set(err, HEFT_ERR_CANCELED,
+                                 "version %lld: interrupted before its round began",
+                                 (long long)version)
+               : HEFT_OK;
+}
+
+void heft_publisher_interrupt(heft_publisher_t *pub)
+{
+    atomic_store(&pub->is_interrupted, true); /* a signal handler may do no more */
 }
 
 static heft_status_t make_begin(int64_t version, char **text_out, heft_error_t *err)
@@ -104,7 +125,7 @@ static heft_status_t begin_round(heft_publisher_t *pub, heft__http_t *http, int6
             return status;
         }
         bool may_help = code == 0 && (status == HEFT_ERR_PEER || status == HEFT_ERR_TIMEOUT);
-        if (may_help && heft__clock_mono_ns() >= deadline) {
+        if (may_help && (heft__clock_mono_ns() >= deadline || atomic_load(&pub->is_interrupted))) {
             abandon(pub, version);
             return status;
         }
@@ -120,7 +141,7 @@ static heft_status_t look_at_round(heft_publisher_t *pub, heft__http_t *http,
                                    heft__round_id_t round, heft__outcome_t *outcome_out,
                                    int *code_out, heft_error_t *err)
 {
-    enum { WAIT_S = 3 };
+    enum { WAIT_S = 1 }; /* so an interrupt is seen, too */
     char id[HEFT__ROUND_TEXT_SIZE];
     char path[64 + HEFT__ROUND_TEXT_SIZE];
     char *reply = NULL;
@@ -140,22 +161,42 @@ static heft_status_t look_at_round(heft_publisher_t *pub, heft__http_t *http,
 }
 
 /* The caller's version is decided, one way or the other, and somebody is slow to clear away: a dead
- * rank is waited for until its contact time is over. Says for how long already, and for what. */
+ * rank is waited for until its contact time is over. */
+static bool is_clearing(const heft__outcome_t *outcome)
+{
+    return outcome->n_awaited > 0 &&
+           (strcmp(outcome->phase, "resume") == 0 || strcmp(outcome->phase, "release") == 0 ||
+            strcmp(outcome->phase, "abort") == 0);
+}
+
+/* For how long already, and for what. */
 static void tell_wait(const heft__outcome_t *outcome, int64_t since_ns)
 {
-    const bool is_clearing = strcmp(outcome->phase, "resume") == 0 ||
-                             strcmp(outcome->phase, "release") == 0 ||
-                             strcmp(outcome->phase, "abort") == 0;
     const bool has_failed = outcome->cause.status != HEFT_OK;
     char id[HEFT__ROUND_TEXT_SIZE];
-    if (is_clearing && outcome->n_awaited > 0) {
-        heft__round_id_format(outcome->round, id);
-        heft__log(HEFT_LOG_WARN, "publisher",
-                  "round %s is %s: waiting for %s of %s%s; the push has taken %.0f s%s%s", id,
-                  outcome->state, outcome->phase, outcome->awaited,
-                  outcome->n_awaited > 1 ? " and others" : "",
-                  (double)(heft__clock_mono_ns() - since_ns) / 1e9,
-                  has_failed ? "; it failed: " : "", has_failed ? outcome->cause.cause : "");
+    heft__round_id_format(outcome->round, id);
+    heft__log(HEFT_LOG_WARN, "publisher",
+              "round %s is %s: waiting for %s of %s%s; the push has taken %.0f s%s%s", id,
+              outcome->state, outcome->phase, outcome->awaited,
+              outcome->n_awaited > 1 ? " and others" : "",
+              (double)(heft__clock_mono_ns() - since_ns) / 1e9, has_failed ? "; it failed: " : "",
+              has_failed ? outcome->cause.cause : "");
+}
+
+/* Every three seconds of that. *tell_at: the next time; INT64_MAX: nobody is waited for so far. */
+static void tell_if_slow(const heft__outcome_t *outcome, int64_t since_ns, int64_t *tell_at)
+{
+    static const int64_t tell_ns = 3000000000;
+    const int64_t now = heft__clock_mono_ns();
+    if (!is_clearing(outcome)) {
+        *tell_at = INT64_MAX;
+        return;
+    }
+    if (now >= *tell_at) {
+        tell_wait(outcome, since_ns);
+    }
+    if (*tell_at == INT64_MAX || now >= *tell_at) {
+        *tell_at = now + tell_ns;
     }
 }
 
@@ -167,15 +208,21 @@ static heft_status_t follow_round(heft_publisher_t *pub, heft__http_t *http, hef
     const int64_t silence_ns = (int64_t)pub->deadline_ms * 1000000;
     const int64_t since_ns = heft__clock_mono_ns();
     int64_t deadline = since_ns + silence_ns;
+    int64_t tell_at = INT64_MAX;
+    bool is_canceled = false;
     for (;;) {
         int code = 0;
+        if (!is_canceled && atomic_load(&pub->is_interrupted)) {
+            cancel(http, round, "interrupted");
+            is_canceled = true;
+        }
         heft_status_t status = look_at_round(pub, http, round, outcome_out, &code, err);
         if (status == HEFT_OK) {
             if (outcome_out->ended) {
                 return HEFT_OK;
             }
             deadline = heft__clock_mono_ns() + silence_ns;
-            tell_wait(outcome_out, since_ns);
+            tell_if_slow(outcome_out, since_ns, &tell_at);
         } else if (code != 0 || heft__clock_mono_ns() >= deadline) {
             return status; /* the coordinator does not know the round, or has been away too long */
         } else {
@@ -306,7 +353,8 @@ heft_status_t heft__publisher_find_ranks(const heft_publisher_t *pub, heft__http
 }
 
 /* A round begins with those that are registered: wait for all ranks of the job. */
-static heft_status_t await_ranks(heft_publisher_t *pub, heft__http_t *http, heft_error_t *err)
+static heft_status_t await_ranks(heft_publisher_t *pub, heft__http_t *http, int64_t version,
+                                 heft_error_t *err)
 {
     const int64_t deadline = heft__clock_mono_ns() + (int64_t)pub->deadline_ms * 1000000;
     for (;;) {
@@ -314,6 +362,9 @@ static heft_status_t await_ranks(heft_publisher_t *pub, heft__http_t *http, heft
         char missing[120];
         heft_status_t status =
             heft__publisher_find_ranks(pub, http, &n, missing, sizeof missing, err);
+        if (status == HEFT_OK && n < pub->n_ranks) {
+            status = heft__publisher_check_interrupt(pub, version, err);
+        }
         if (status != HEFT_OK || n >= pub->n_ranks) {
             return status;
         }
@@ -330,7 +381,7 @@ static heft_status_t begin(heft_publisher_t *pub, heft__http_t *http, int64_t ve
                            heft__round_id_t *round_out, heft_error_t *err)
 {
     char *body = NULL;
-    heft_status_t status = pub->n_ranks > 1 ? await_ranks(pub, http, err) : HEFT_OK;
+    heft_status_t status = pub->n_ranks > 1 ? await_ranks(pub, http, version, err) : HEFT_OK;
     if (status == HEFT_OK) {
         status = make_begin(version, &body, err);
     }
@@ -363,9 +414,11 @@ static heft_status_t push_round(heft_publisher_t *pub, heft__http_t *http, int64
                                 heft_error_t *err)
 {
     heft__round_id_t round = { 0 };
-    heft_status_t status = pub->begins
-                               ? begin(pub, http, version, &round, err)
-                               : heft__publisher_await_round(pub, http, version, &round, err);
+    heft_status_t status = heft__publisher_check_interrupt(pub, version, err);
+    if (status == HEFT_OK) {
+        status = pub->begins ? begin(pub, http, version, &round, err)
+                             : heft__publisher_await_round(pub, http, version, &round, err);
+    }
     if (status != HEFT_OK) {
         return status;
     }
@@ -408,6 +461,7 @@ heft_status_t heft_publisher_push(heft_publisher_t *pub, int64_t version,
         begin_push(pub, version);
         status = push_over(pub, http, version, &result, err);
         end_push(pub);
+        atomic_store(&pub->is_interrupted, false);
         heft__http_destroy(http);
     }
     if (result_out != NULL) {

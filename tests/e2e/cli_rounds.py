@@ -90,6 +90,11 @@ class Rounds(Case):
         args = (model or self.model, "--url", self.url, "--version", version, "--wait-for", TP, *more)
         return self.json("push", *args, code=code)
 
+    def await_status(self, predicate, process):
+        end = time.monotonic() + DEADLINE_S
+        while not predicate(status := self.json("status", "--url", self.url)):
+            self.assertLess(time.monotonic(), end, (status, process.errors))
+
     def test_a_checkpoint_that_is_cut_while_it_is_pushed(self):
         """What is mapped and gone is a bus error: one line names the file, and the fleet keeps what it has."""
         ranks = [self.serve(rank) for rank in range(TP)]
@@ -98,9 +103,7 @@ class Rounds(Case):
         write_dense_model(trained, start=20000)
         share = ("--url", self.url, "--version", "2", "--split", "--ranks", "2", "--rank")
         push = Process(self, "push", trained, *share, "0")
-        end = time.monotonic() + DEADLINE_S
-        while not any(m["role"] == "source" for m in self.json("status", "--url", self.url)["members"]):
-            self.assertLess(time.monotonic(), end, push.errors)
+        self.await_status(lambda status: any(m["role"] == "source" for m in status["members"]), push)
         whole = shutil.copytree(trained, self.dir / "whole")
         (trained / "model.safetensors").write_bytes(b"")  # while it waits for rank 1
         other = Process(self, "push", whole, *share, "1")
@@ -247,6 +250,21 @@ class Rounds(Case):
         for process in ranks:
             process.wait_event("live", version=1)
             self.assertEqual(process.stop(signal.SIGINT), 0)
+
+    def test_an_interrupt_cancels_a_push(self):
+        ranks = [self.serve(rank, "--readers", "1") for rank in range(TP)]
+        self.assertEqual(self.push(1)["state"], "committed")
+        pushing = Process(self, "push", self.model, "--url", self.url, "--version", "2", "--max-rate", "200")
+        self.await_status(lambda status: any(m["state"] == "sending" for m in status["members"]), pushing)
+        self.assertEqual(pushing.stop(signal.SIGINT), 130)
+        waiting = Process(self, "push", self.model, "--url", self.url, "--version", "2", "--rank", "1", "--begin", "no")
+        self.await_status(lambda status: any(m["id"] == "source.heft.0.1" for m in status["members"]), waiting)
+        self.assertEqual(waiting.stop(signal.SIGINT), 130)
+        self.assertEqual(self.json("status", "--url", self.url)["committed_version"], 1)
+        self.assertEqual(self.push(2)["state"], "committed")
+        for process in ranks:
+            process.wait_event("live", version=2)
+            self.assertEqual(process.stop(), 0)
 
     def test_a_coordinator_that_restarts_goes_on(self):
         self.coordinator.stop()
