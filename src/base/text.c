@@ -123,7 +123,8 @@ size_t heft__utf8_length(const char *text, size_t left)
 static bool is_cut(const char *text)
 {
     const unsigned char lead = (unsigned char)text[0];
-    const size_t whole = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
+    const bool begins_one = lead >= 0xc2 && lead <= 0xf4;
+    const size_t whole = !begins_one ? 1 : lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
     const size_t left = strlen(text);
     bool is = left < whole;
     for (size_t i = 1; i < left && is; i++) {

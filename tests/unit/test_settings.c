@@ -24,7 +24,7 @@ static const char *other_value(const heft_knob_t *knob)
     case HEFT_KNOB_FILE:
         break;
     }
-    return "another";
+    return knob->choices != NULL ? strrchr(knob->choices, ' ') + 1 : "another";
 }
 
 /* `fill` twice, with and without the variable: some field must differ, unless the command itself
