@@ -440,7 +440,7 @@ heft_status_t heft__member_await_order(heft__member_t *member, int64_t deadline_
     (void)err;
     heft_status_t status = HEFT_IN_PROGRESS;
     (void)pthread_mutex_lock(&member->lock);
-    while (!member->has_order && !member->interrupt &&
+    while (!member->has_order && !member->interrupt && !member->stop &&
            heft__member_wait_locked(member, deadline_mono_ns)) {
     }
     member->interrupt = false;

@@ -102,7 +102,8 @@ void heft__member_wake(heft__member_t *member);
 void heft__member_tell(heft__member_t *member, int64_t deadline_mono_ns);
 
 /* The latest order not handed out yet, moved to *order_out. HEFT_IN_PROGRESS: none until the
- * deadline, or heft__member_interrupt was called. */
+ * deadline, or heft__member_interrupt was called, or it is stopped: an interrupt ends one wait, and
+ * that may be another one. */
 HEFT_MUST_CHECK heft_status_t heft__member_await_order(heft__member_t *member,
                                                        int64_t deadline_mono_ns,
                                                        heft__order_t *order_out, heft_error_t *err);

@@ -61,11 +61,30 @@ static void failure_is_told_with_its_error(void **state)
     heft__member_destroy(member);
 }
 
+/* The interrupt of who stops it may be taken by another wait: an order is not waited for all the
+ * same. */
+static void a_stopped_member_awaits_no_order(void **state)
+{
+    (void)state;
+    heft__member_t *member = make();
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft__order_t order;
+    const int64_t begin = heft__clock_mono_ns();
+    const int64_t deadline = begin + INT64_C(20000000000);
+    heft__member_stop(member);
+    heft__member_interrupt(member);
+    (void)heft__member_await_called_off(member, (heft__round_id_t){ 1, 1 }, deadline);
+    EXPECT_STATUS(heft__member_await_order(member, deadline, &order, &err), HEFT_IN_PROGRESS);
+    assert_true(heft__clock_mono_ns() - begin < INT64_C(10000000000));
+    heft__member_destroy(member);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(success_is_told_without_an_error),
         cmocka_unit_test(failure_is_told_with_its_error),
+        cmocka_unit_test(a_stopped_member_awaits_no_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
