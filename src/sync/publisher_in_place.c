@@ -313,9 +313,7 @@ heft_status_t heft__publisher_send_in_place(heft_publisher_t *pub, const heft__o
 {
     sender_t s = { .pub = pub, .order = order };
     pub->run_mono_ns = heft__clock_mono_ns();
-    int64_t left_ns = INT64_MAX / 4;
-    (void)heft__mul(order->left_ms, 1000000, &left_ns);
-    s.deadline_mono_ns = heft__clock_mono_ns() + heft__min_i64(left_ns, INT64_MAX / 4);
+    s.deadline_mono_ns = heft__clock_mono_ns() + heft__order_left_ns(order, INT64_MAX / 4);
     stream_t *streams = heft__calloc(order->n_peers > 0 ? order->n_peers : 1, sizeof *streams);
     heft_status_t status = streams != NULL
                                ? alloc_scratch(&s, err)

@@ -18,18 +18,11 @@
 static const int64_t check_ns =
     1000000; /* look at receivers and orders at most every millisecond */
 
-static int64_t left_ns_of(const heft__order_t *order)
-{
-    int64_t left_ns = 0;
-    return heft__mul(order->left_ms, 1000000, &left_ns) ? heft__min_i64(left_ns, INT64_MAX / 4)
-                                                        : INT64_MAX / 4;
-}
-
 /* For what is asked of others and answered at once. */
 static int64_t deadline_of(const heft_publisher_t *pub, const heft__order_t *order)
 {
     const int64_t own_ns = (int64_t)pub->deadline_ms * 1000000;
-    return heft__clock_mono_ns() + heft__min_i64(left_ns_of(order), own_ns);
+    return heft__clock_mono_ns() + heft__order_left_ns(order, own_ns);
 }
 
 /* For bytes on their way, however many: the phase, a little less of it, so that this source can
@@ -37,7 +30,7 @@ static int64_t deadline_of(const heft_publisher_t *pub, const heft__order_t *ord
 static int64_t sending_deadline_of(const heft__order_t *order)
 {
     static const int64_t to_say_ns = 2000000000;
-    const int64_t left_ns = left_ns_of(order);
+    const int64_t left_ns = heft__order_left_ns(order, INT64_MAX / 4);
     return heft__clock_mono_ns() + left_ns - heft__min_i64(left_ns / 10, to_say_ns);
 }
 

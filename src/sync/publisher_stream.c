@@ -202,12 +202,12 @@ static bool send_chunk(heft__stream_t *stream, lane_t *lane)
 /* One turn of a lane. False: it has nothing whole, or no room. */
 static bool take_turn(heft__stream_t *stream, lane_t *lane)
 {
+    lane->is_full = false;
     while (lane->item < lane->end_item) {
         const item_t *item = &stream->items[lane->item];
         if (lane->route == UINT32_MAX) {
             const readiness_t readiness = readiness_of(stream, item);
             if (readiness == NOT_YET) {
-                lane->is_full = false;
                 return false;
             }
             if (readiness == WHOLE) {
@@ -220,7 +220,6 @@ static bool take_turn(heft__stream_t *stream, lane_t *lane)
         }
         lane->item++;
     }
-    lane->is_full = false;
     return false;
 }
 

@@ -466,9 +466,7 @@ static void do_stage(heft_subscriber_t *sub, const heft__order_t *order)
     heft_error_t err = HEFT_ERROR_INIT;
     char digests[HEFT__DIGEST_SIZE] = "";
     heft__feed_t *feed = sub->feed;
-    int64_t left_ns = INT64_MAX / 4;
-    (void)heft__mul(order->left_ms, 1000000, &left_ns);
-    feed->deadline_mono_ns = heft__clock_mono_ns() + heft__min_i64(left_ns, INT64_MAX / 4);
+    feed->deadline_mono_ns = heft__clock_mono_ns() + heft__order_left_ns(order, INT64_MAX / 4);
     heft_status_t status = put_digests(sub, digests, &err);
     heft__report_t *report = heft__member_lock(sub->member);
     memcpy(report->digests, digests, sizeof report->digests);

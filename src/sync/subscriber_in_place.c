@@ -209,12 +209,10 @@ static void set_receiving(heft_subscriber_t *sub, bool is_receiving)
 heft_status_t heft__subscriber_receive(heft_subscriber_t *sub, const heft__order_t *order,
                                        bool *stopped_out, heft_error_t *err)
 {
-    int64_t left_ns = INT64_MAX / 4;
-    (void)heft__mul(order->left_ms, 1000000, &left_ns);
     receiver_t r = { .sub = sub,
                      .order = order,
                      .deadline_mono_ns =
-                         heft__clock_mono_ns() + heft__min_i64(left_ns, INT64_MAX / 4) };
+                         heft__clock_mono_ns() + heft__order_left_ns(order, INT64_MAX / 4) };
     *stopped_out = true;
     heft_status_t status = heft__subscriber_meet_senders(sub, order, err);
     set_receiving(sub, true);

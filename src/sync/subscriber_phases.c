@@ -27,9 +27,7 @@ static heft__member_state_t get_state(heft_subscriber_t *sub)
 
 static int64_t deadline_of(const heft__order_t *order, int64_t at_most_ns)
 {
-    int64_t left_ns = at_most_ns;
-    (void)heft__mul(order->left_ms, 1000000, &left_ns);
-    return heft__clock_mono_ns() + heft__min_i64(left_ns, at_most_ns);
+    return heft__clock_mono_ns() + heft__order_left_ns(order, at_most_ns);
 }
 
 /* ---- preflight ---- */

@@ -392,6 +392,8 @@ typedef struct heft__order {
 
 void heft__order_init(heft__order_t *order);
 void heft__order_fini(heft__order_t *order);
+/* Nanoseconds left for its phase when it was given, but no more than at_most_ns. */
+int64_t heft__order_left_ns(const heft__order_t *order, int64_t at_most_ns);
 heft_status_t heft__order_encode(const heft__order_t *msg, char **text_out, heft_error_t *err);
 heft_status_t heft__order_decode(const char *text, size_t n, heft__order_t *out, heft_error_t *err);
 

@@ -61,6 +61,13 @@ void heft__order_fini(heft__order_t *order)
     heft__order_init(order);
 }
 
+int64_t heft__order_left_ns(const heft__order_t *order, int64_t at_most_ns)
+{
+    int64_t left_ns = at_most_ns;
+    (void)heft__mul(order->left_ms, 1000000, &left_ns);
+    return heft__min_i64(left_ns, at_most_ns);
+}
+
 static json_t *peers_json(const heft__peer_t *peers, uint32_t n)
 {
     json_t *list = json_array();
