@@ -93,18 +93,14 @@ static void expect_same_regions(const gathering_t *g, const heft_routes_t *part,
 static void send_inputs(const fleet_t *f, gathering_t *g, uint32_t sender)
 {
     heft_error_t err = HEFT_ERROR_INIT;
-    heft_routes_opts_t opts = HEFT_ROUTES_OPTS_INIT;
     heft_tape_t *part = NULL;
     heft_plan_t *plan = NULL;
     heft_routes_t *routes = NULL;
     uint64_t shares[MAX_INPUTS] = { 0 };
-    opts.others = f->placement;
     EXPECT_STATUS(heft_placement_apply_part(f->placement, sender, g->gathered.inputs, &part, &err),
                   HEFT_OK);
-    const heft_tape_t *const parts[1] = { part };
-    EXPECT_STATUS(heft_plan_create_part(parts, 1, 0, NULL, &plan, &err), HEFT_OK);
+    plan_part(f, &part, 1, false, &plan, &routes);
     heft_tape_destroy(part);
-    EXPECT_STATUS(heft_routes_create(plan, NULL, f->n_senders, &opts, &routes, &err), HEFT_OK);
     expect_same_regions(g, routes, sender);
     const heft_exec_target_t target = { .params = g->inputs, .digests_out = shares };
     run_share(f, plan, routes, sender, &target, 1, 1);
@@ -118,16 +114,9 @@ static void send_inputs(const fleet_t *f, gathering_t *g, uint32_t sender)
 /* A sender's part of the ranks' parameters: the same routes, and the same bytes for kernels. */
 static void send_params(const fleet_t *f, uint32_t sender, const heft_exec_target_t *targets)
 {
-    heft_error_t err = HEFT_ERROR_INIT;
-    heft_routes_opts_t opts = HEFT_ROUTES_OPTS_INIT;
     heft_plan_t *plan = NULL;
     heft_routes_t *routes = NULL;
-    opts.others = f->placement;
-    opts.gathers = 1;
-    EXPECT_STATUS(heft_plan_create_part((const heft_tape_t *const *)f->parts[sender],
-                                        (uint32_t)f->c.n_ranks, 0, NULL, &plan, &err),
-                  HEFT_OK);
-    EXPECT_STATUS(heft_routes_create(plan, NULL, f->n_senders, &opts, &routes, &err), HEFT_OK);
+    plan_part(f, f->parts[sender], (uint32_t)f->c.n_ranks, true, &plan, &routes);
     for (uint32_t r = 0; r < (uint32_t)f->c.n_ranks; r++) {
         heft_route_info_t info;
         heft_route_info_t part;

@@ -268,15 +268,9 @@ static void judge_param_senders(const fleet_t *f, const heft_routes_t *part, uin
 /* A sender that plans its own part alone comes to the same routes. */
 static void judge_part(const fleet_t *f, uint32_t sender)
 {
-    heft_error_t err = HEFT_ERROR_INIT;
-    heft_routes_opts_t opts = HEFT_ROUTES_OPTS_INIT;
     heft_plan_t *plan = NULL;
     heft_routes_t *routes = NULL;
-    opts.others = f->placement;
-    EXPECT_STATUS(heft_plan_create_part((const heft_tape_t *const *)f->parts[sender],
-                                        (uint32_t)f->c.n_ranks, 0, NULL, &plan, &err),
-                  HEFT_OK);
-    EXPECT_STATUS(heft_routes_create(plan, NULL, f->n_senders, &opts, &routes, &err), HEFT_OK);
+    plan_part(f, f->parts[sender], (uint32_t)f->c.n_ranks, false, &plan, &routes);
     for (uint32_t r = 0; r < (uint32_t)f->c.n_ranks; r++) {
         heft_route_info_t info;
         heft_route_info_t part;

@@ -536,6 +536,20 @@ void fleet_fini(fleet_t *f)
 
 /* ---- running ---- */
 
+void plan_part(const fleet_t *f, heft_tape_t *const *tapes, uint32_t n, bool gathers,
+               heft_plan_t **plan_out, heft_routes_t **routes_out)
+{
+    heft_error_t err = HEFT_ERROR_INIT;
+    heft_routes_opts_t opts = HEFT_ROUTES_OPTS_INIT;
+    opts.others = f->placement;
+    opts.gathers = gathers;
+    EXPECT_STATUS(
+        heft_plan_create_part((const heft_tape_t *const *)tapes, n, 0, NULL, plan_out, &err),
+        HEFT_OK);
+    EXPECT_STATUS(heft_routes_create(*plan_out, NULL, f->n_senders, &opts, routes_out, &err),
+                  HEFT_OK);
+}
+
 void run_share(const fleet_t *f, const heft_plan_t *plan, const heft_routes_t *routes,
                uint32_t sender, const heft_exec_target_t *targets, uint32_t n_targets,
                uint32_t n_threads)

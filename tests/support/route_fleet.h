@@ -58,6 +58,9 @@ void plan_fleet(fleet_t *f);
 void fleet_fini(fleet_t *f);
 /* The plan of ranks from `first` on. */
 heft_plan_t *make_plan(heft_tape_t *const *tapes, uint32_t n, uint32_t first);
+/* The plan of tapes in which a sender reads its own boxes, and its routes: its part, alone. */
+void plan_part(const fleet_t *f, heft_tape_t *const *tapes, uint32_t n, bool gathers,
+               heft_plan_t **plan_out, heft_routes_t **routes_out);
 /* What a sender sends by these routes of a plan, from its own boxes and nothing else. */
 void run_share(const fleet_t *f, const heft_plan_t *plan, const heft_routes_t *routes,
                uint32_t sender, const heft_exec_target_t *targets, uint32_t n_targets,

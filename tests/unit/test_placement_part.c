@@ -190,8 +190,6 @@ static void parts_are_those_of_the_whole(void **state)
     fleet_fini(&f);
 }
 
-/* The second rank holds nothing but the padding of a tensor that one sender holds: it is the work
- * of the lowest sender of another parameter. */
 /* A kernel of rows of senders 0 and 2 is neither's, so zeros beside it are of sender 1, which
  * writes the other rows: it has to know that of a kernel of which it holds nothing. Another
  * parameter is of a kernel of all three, and zeros: these are of the first sender of the rank. */
@@ -263,6 +261,8 @@ static void the_first_who_sends_is_found_behind_kernels(void **state)
     fleet_fini(&f);
 }
 
+/* The second rank holds nothing but the padding of a tensor that one sender holds: it is the work
+ * of the lowest sender of another parameter. */
 static void a_rank_of_padding_alone_has_the_sender_of_the_whole(void **state)
 {
     static const char *const names[][2] = { { "a", "m" }, { "m", "a" } };
